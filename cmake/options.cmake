@@ -1,0 +1,17 @@
+# Compiler options that every target of ours shares. The baseline is plain x86-64: only files named after an ISA tier get
+# ISA flags (cmake/layers.cmake), so that one binary starts on every CPU.
+add_library(heirloom_options INTERFACE)
+target_compile_options(heirloom_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -fno-math-errno)
+target_include_directories(heirloom_options INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+target_compile_definitions(heirloom_options INTERFACE HEIRLOOM_VERSION="${PROJECT_VERSION}")
+
+if(HEIRLOOM_SANITIZE)
+  add_compile_options(-fsanitize=${HEIRLOOM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  add_link_options(-fsanitize=${HEIRLOOM_SANITIZE})
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+endif()
