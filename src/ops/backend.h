@@ -117,6 +117,14 @@ struct StateShape {
   }
 };
 
+/// A copy of a sequence's state after the first `rows` rows of its part of a step (0 < rows < num_rows), written by
+/// gdn_mixer on the way: a long chunk leaves snapshots inside without being cut. Layouts as in SequenceStep.
+struct StateCapture {
+  std::int32_t rows = 0;
+  float* conv = nullptr;
+  float* recurrent = nullptr;
+};
+
 /// One sequence's part of a step: rows [first_row, first_row + num_rows) are its tokens past_tokens, past_tokens + 1, ...
 struct SequenceStep {
   std::int32_t first_row = 0;
@@ -124,6 +132,7 @@ struct SequenceStep {
   std::int32_t past_tokens = 0;
   float* conv = nullptr;                    // StateShape::conv_floats(), updated in place
   float* recurrent = nullptr;               // StateShape::recurrent_floats(), updated in place
+  std::span<const StateCapture> captures;   // ascending rows; empty unless Backend::captures_states()
   std::span<std::byte* const> pages;        // at least ceil((past_tokens + num_rows) / 64); written from past_tokens on
 };
 
@@ -201,6 +210,10 @@ class Backend {
   virtual void synchronize() = 0;
   /// "cpu avx512_vnni, 2 threads" / "cuda:0 NVIDIA H200, sm20 kernels"
   virtual std::string description() const = 0;
+  /// True if device pointers are host memory that other threads may read (the cache writes snapshots to disk from there).
+  virtual bool is_host_memory() const { return false; }
+  /// True if gdn_mixer honours SequenceStep::captures; otherwise the engine cuts its prefill at snapshots.
+  virtual bool captures_states() const { return false; }
 
   Buffer make_buffer(std::size_t bytes) { return Buffer(this, bytes == 0 ? nullptr : alloc(bytes), bytes); }
   Buffer make_buffer(std::span<const float> values) {
