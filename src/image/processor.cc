@@ -1,0 +1,195 @@
+#include "image/processor.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace heirloom {
+namespace {
+
+/// The picture as the reference processors see it: pixels of the single transparent colour are white.
+Image with_white_background(const Image& image) {
+  Image result{image.width, image.height, image.rgb, std::nullopt};
+  const auto colour = *image.transparent_colour;
+  for (std::size_t i = 0; i < result.rgb.size(); i += 3) {
+    if (std::equal(colour.begin(), colour.end(), &result.rgb[i])) std::memset(&result.rgb[i], 255, 3);
+  }
+  return result;
+}
+
+/// The patch whose upper left corner is (left, top), bytes c, t, y, x with every t equal.
+void append_patch(const Image& image, std::size_t left, std::size_t top, const ImageProcessorConfig& config,
+                  std::vector<std::uint8_t>& out) {
+  const std::size_t patch = config.patch_size;
+  const std::size_t area = patch * patch;
+  const std::size_t start = out.size();
+  out.resize(start + config.patch_bytes());
+  for (std::size_t y = 0; y < patch; ++y) {
+    const std::uint8_t* from = &image.rgb[((top + y) * image.width + left) * 3];
+    for (std::size_t c = 0; c < 3; ++c) {
+      std::uint8_t* to = &out[start + c * config.temporal_patch_size * area + y * patch];
+      for (std::size_t x = 0; x < patch; ++x) to[x] = from[3 * x + c];
+    }
+  }
+  for (std::size_t c = 0; c < 3; ++c) {
+    std::uint8_t* first = &out[start + c * config.temporal_patch_size * area];
+    for (std::size_t t = 1; t < config.temporal_patch_size; ++t) std::memcpy(first + t * area, first, area);
+  }
+}
+
+/// Appends a tile: the rectangle of the picture from (left, top), patches in order of merge blocks of `config.merge_size` (1 =
+/// raster order).
+void append_tile(const Image& image, std::size_t left, std::size_t top, std::uint32_t grid_h, std::uint32_t grid_w,
+                 const ImageProcessorConfig& config, ProcessedImage& out) {
+  const std::size_t merge = config.merge_size;
+  const std::size_t patch = config.patch_size;
+  out.tiles.push_back({grid_h, grid_w, grid_h * grid_w / config.patches_per_token(), out.patches()});
+  for (std::size_t block_y = 0; block_y < grid_h; block_y += merge) {
+    for (std::size_t block_x = 0; block_x < grid_w; block_x += merge) {
+      for (std::size_t y = block_y; y < block_y + merge; ++y) {
+        for (std::size_t x = block_x; x < block_x + merge; ++x) {
+          append_patch(image, left + x * patch, top + y * patch, config, out.pixels_u8);
+        }
+      }
+    }
+  }
+}
+
+void process_qwen(const Image& image, const ImageProcessorConfig& config, ProcessedImage& out) {
+  const PictureSize size = qwen_resized({image.height, image.width}, config);
+  const Image resized = resize(image, size.width, size.height, config.filter);
+  append_tile(resized, 0, 0, size.height / config.patch_size, size.width / config.patch_size, config, out);
+}
+
+void process_minicpmv(const Image& image, const ImageProcessorConfig& config, ProcessedImage& out) {
+  const MiniCpmLayout layout = minicpm_layout({image.height, image.width}, config);
+  const Image overview = resize(image, layout.overview.width, layout.overview.height, config.filter);
+  append_tile(overview, 0, 0, layout.overview.height / config.patch_size, layout.overview.width / config.patch_size, config, out);
+  if (layout.rows == 0) return;
+  out.slice_rows = layout.rows;
+  out.slice_cols = layout.cols;
+  const Image refined = resize(image, layout.refined.width, layout.refined.height, config.filter);
+  const std::uint32_t slice_height = layout.refined.height / layout.rows;
+  const std::uint32_t slice_width = layout.refined.width / layout.cols;
+  for (std::uint32_t row = 0; row < layout.rows; ++row) {
+    for (std::uint32_t col = 0; col < layout.cols; ++col) {
+      append_tile(refined, std::size_t{col} * slice_width, std::size_t{row} * slice_height, slice_height / config.patch_size,
+                  slice_width / config.patch_size, config, out);
+    }
+  }
+}
+
+std::array<std::uint8_t, 16> content_hash(const Image& image, const ImageProcessorConfig& config) {
+  const std::string settings = config.to_json();
+  const XXH128_hash_t pixels = XXH3_128bits(image.rgb.data(), image.rgb.size());
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, pixels);
+  std::string key(reinterpret_cast<const char*>(canonical.digest), sizeof canonical.digest);
+  key += fmt::format("|{}x{}|{}", image.width, image.height, settings);
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(key.data(), key.size()));
+  std::array<std::uint8_t, 16> result{};
+  std::copy(std::begin(canonical.digest), std::end(canonical.digest), result.begin());
+  return result;
+}
+
+void append_repeated(std::string& text, const std::string& piece, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) text += piece;
+}
+
+}  // namespace
+
+std::size_t ProcessedImage::tokens() const {
+  return std::accumulate(tiles.begin(), tiles.end(), std::size_t{0},
+                         [](std::size_t sum, const ImageTile& tile) { return sum + tile.tokens; });
+}
+
+ProcessedImage process_image(const Image& image, const ImageProcessorConfig& config) {
+  HEIRLOOM_CHECK(image.width > 0 && image.height > 0 &&
+                 image.rgb.size() == std::size_t{image.width} * image.height * 3);
+  if (image.transparent_colour) return process_image(with_white_background(image), config);
+  ProcessedImage out;
+  if (config.kind == ImageProcessorKind::qwen) {
+    process_qwen(image, config, out);
+  } else {
+    process_minicpmv(image, config, out);
+  }
+  out.content_hash = content_hash(image, config);
+  return out;
+}
+
+std::array<std::array<float, 256>, 3> normalize_table(const ImageProcessorConfig& config) {
+  std::array<std::array<float, 256>, 3> table{};
+  for (std::size_t c = 0; c < 3; ++c) {
+    auto mean = static_cast<float>(config.image_mean[c]);
+    auto std = static_cast<float>(config.image_std[c]);
+    if (config.do_rescale && config.do_normalize) {  // rescaling is folded into mean and deviation
+      const auto inverse = static_cast<float>(1.0 / config.rescale_factor);
+      mean *= inverse;
+      std *= inverse;
+    }
+    for (std::size_t value = 0; value < 256; ++value) {
+      auto x = static_cast<float>(value);
+      if (config.do_normalize) {
+        x = (x - mean) / std;
+      } else if (config.do_rescale) {
+        x *= static_cast<float>(config.rescale_factor);
+      }
+      table[c][value] = x;
+    }
+  }
+  return table;
+}
+
+void normalize_pixels(std::span<const std::uint8_t> pixels_u8, const ImageProcessorConfig& config, std::span<float> out) {
+  const std::size_t plane = config.patch_bytes() / 3;  // bytes of one channel of a patch
+  HEIRLOOM_CHECK(pixels_u8.size() == out.size() && pixels_u8.size() % (3 * plane) == 0);
+  const auto table = normalize_table(config);
+  for (std::size_t start = 0; start < pixels_u8.size(); start += plane) {
+    const auto& values = table[start / plane % 3];
+    for (std::size_t i = start; i < start + plane; ++i) out[i] = values[pixels_u8[i]];
+  }
+}
+
+std::vector<std::uint8_t> reference_pixels(std::span<const ProcessedImage> images, const ImageProcessorConfig& config) {
+  std::vector<std::uint8_t> joined;
+  for (const ProcessedImage& image : images) joined.insert(joined.end(), image.pixels_u8.begin(), image.pixels_u8.end());
+  if (config.kind == ImageProcessorKind::qwen) return joined;
+  const std::size_t patch = config.patch_size;
+  const std::size_t patches = joined.size() / config.patch_bytes();
+  std::vector<std::uint8_t> result(joined.size());  // [3, patch, patches, patch]
+  for (std::size_t p = 0; p < patches; ++p) {
+    for (std::size_t row = 0; row < 3 * patch; ++row) {
+      std::memcpy(&result[(row * patches + p) * patch], &joined[(p * 3 * patch + row) * patch], patch);
+    }
+  }
+  return result;
+}
+
+std::string placeholder_text(const ProcessedImage& image, const ImageProcessorConfig& config, std::size_t index,
+                             const PlaceholderTokens& tokens) {
+  std::string text;
+  if (config.kind == ImageProcessorKind::qwen) {
+    append_repeated(text, tokens.image, image.tokens());
+    return text;
+  }
+  if (config.use_image_id) text += tokens.image_id_start + std::to_string(index) + tokens.image_id_end;
+  text += tokens.image_start;
+  append_repeated(text, tokens.image, image.tiles.at(0).tokens);
+  text += tokens.image_end;
+  std::size_t tile = 1;
+  for (std::uint32_t row = 0; row < image.slice_rows; ++row) {
+    if (row > 0) text += "\n";
+    for (std::uint32_t col = 0; col < image.slice_cols; ++col) {
+      text += tokens.slice_start;
+      append_repeated(text, tokens.image, image.tiles.at(tile++).tokens);
+      text += tokens.slice_end;
+    }
+  }
+  return text;
+}
+
+}  // namespace heirloom
