@@ -128,6 +128,11 @@ void gdn_mixer(const StepPlan& plan, int layer, const GdnWeights& w, Matrix qkv,
           out.data[at] = f32(normed[size(j)] * silu(z.data[at]));
         }
       }
+      for (const StateCapture& capture : sequence.captures) {
+        if (capture.rows != t - sequence.first_row + 1) continue;
+        std::copy_n(conv_state, taps_count * channels, capture.conv + (conv_state - sequence.conv));
+        std::copy_n(states, nv * dk * dv, capture.recurrent + (states - sequence.recurrent));
+      }
     }
   }
 }
