@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "format/block_layouts.h"
+#include "base/block_layouts.h"
 
 namespace heirloom::quant {
 
