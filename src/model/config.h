@@ -3,7 +3,12 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
+
+namespace heirloom {
+class GgufFile;
+}
 
 namespace heirloom::model {
 
@@ -41,7 +46,16 @@ struct ModelConfig {
   Family family = Family::qwen3_5;
   TextConfig text;
   VisionConfig vision;
-  int image_token_id = -1, video_token_id = -1, vision_start_token_id = -1, vision_end_token_id = -1;
+  int image_token_id = -1, video_token_id = -1;  // -1: found by the placeholder's text in the vocabulary
 };
+
+/// From the text of config.json. Error{bad_file} for an unsupported model_type, a missing key, a contradiction.
+ModelConfig config_from_json(std::string_view json_text, const std::string& source);
+/// From a GGUF's keys; `vision` is the file with the clip.* keys (the same one, an mmproj file, or null).
+ModelConfig config_from_gguf(const GgufFile& text, const GgufFile* vision);
+/// Error{bad_file} if sizes contradict each other or are out of every sensible range.
+void check_config(const ModelConfig& config, const std::string& source);
+/// "qwen3_5", "qwen3_5_moe", "minicpmv4_6".
+const char* family_name(Family family);
 
 }  // namespace heirloom::model
