@@ -165,7 +165,7 @@ class MiniCpmVisionTower : public VisionTower {
       parts_.linear(inner, mergers_[i].fc2, x);
     }
     output.tokens = x.rows;
-    for (const Grid& grid : grids) output.tokens_per_grid.push_back(static_cast<std::int64_t>(grid.h) * grid.w);
+    for (const GridHw& grid : grids) output.tokens_per_grid.push_back(static_cast<std::int64_t>(grid.h) * grid.w);
     emit.matrix("vision.merger", x);
     return output;
   }
