@@ -54,8 +54,8 @@ std::optional<int> exif_orientation(std::span<const std::byte> block) {
     const auto type = tiff.number(entry + 2, 2);
     if (!tag || !type) return std::nullopt;
     if (*tag != 0x0112) continue;
-    // Types BYTE, SHORT and LONG occur in the wild; a single value sits in the entry itself.
-    const int size_bytes = *type == 1 ? 1 : *type == 3 ? 2 : *type == 4 ? 4 : 0;
+    // SHORT as the standard has it, or LONG (signed or not); one value, which sits in the entry itself.
+    const int size_bytes = *type == 3 || *type == 8 ? 2 : *type == 4 || *type == 9 ? 4 : 0;
     if (size_bytes == 0 || tiff.number(entry + 4, 4) != 1u) return std::nullopt;
     const auto value = tiff.number(entry + 8, size_bytes);
     if (!value || *value > 0xffff) return std::nullopt;
