@@ -48,6 +48,19 @@ void HybridDecoder::upload_rope(const StepInput& input) {
   rope_sin_ = scratch_.upload(std::span<const float>(rope_host_).subspan(rows * half));
 }
 
+// The dump repeats the two equal halves.
+void HybridDecoder::emit_rope(std::int64_t rows, TapEmitter& emit) const {
+  const auto half = static_cast<std::int64_t>(inverse_frequencies_.size());
+  for (const bool sine : {false, true}) {
+    std::vector<float> both;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const float* from = rope_host_.data() + ((sine ? rows : 0) + row) * half;
+      for (int copy = 0; copy < 2; ++copy) both.insert(both.end(), from, from + half);
+    }
+    emit.host_floats(sine ? "lm.rope_sin" : "lm.rope_cos", both, {rows, 2 * half});
+  }
+}
+
 StepOutput HybridDecoder::forward(const StepInput& input, Taps* taps) {
   const std::int64_t rows = input.plan.num_rows;
   HEIRLOOM_CHECK(static_cast<std::int64_t>(input.token_ids.size()) == rows);
@@ -58,6 +71,7 @@ StepOutput HybridDecoder::forward(const StepInput& input, Taps* taps) {
   const std::int32_t* ids = scratch_.upload(std::span<const std::int32_t>(input.token_ids));
   const std::int32_t* logits_rows = scratch_.upload(std::span<const std::int32_t>(input.logits_rows));
   upload_rope(input);
+  if (emit.wants("lm.rope_cos")) emit_rope(rows, emit);
   const ops::Matrix hidden = scratch_.matrix(rows, config_.hidden_size);   // residual stream
   const ops::Matrix normed = scratch_.matrix(rows, config_.hidden_size);   // input of the next mixer or FFN
   const ops::Matrix delta = scratch_.matrix(rows, config_.hidden_size);    // output of it

@@ -60,6 +60,7 @@ class HybridDecoder {
   void attention_layer(const Layer& layer, const std::string& name, ops::Matrix in, ops::Matrix out, TapEmitter& emit);
   void ffn(const Layer& layer, const std::string& name, ops::Matrix in, ops::Matrix out, TapEmitter& emit);
   void upload_rope(const StepInput& input);
+  void emit_rope(std::int64_t rows, TapEmitter& emit) const;
 
   ops::Backend& backend_;
   TextConfig config_;
