@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kPatience = std::chrono::seconds(2), kRefresh = std::chrono::milliseconds(100);
+constexpr std::chrono::milliseconds kPatience(2000), kRefresh(100);
 constexpr int kWidth = 30;
 
 struct Bar {

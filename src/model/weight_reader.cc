@@ -43,7 +43,9 @@ std::string WeightReader::file_name(const std::string& name) const {
 const TensorView* WeightReader::find_or_null(const std::string& name) const {
   const bool tower = name.starts_with("v.") || name.starts_with("mm.");
   const TensorSource* source = tower ? vision_.get() : text_.get();
-  return source == nullptr ? nullptr : source->find(file_name(name));
+  if (source == nullptr) return nullptr;
+  if (naming_ == Naming::hugging_face && !hf_name(config_.family, name)) return nullptr;  // none in this family
+  return source->find(file_name(name));
 }
 
 const TensorView& WeightReader::find(const std::string& name) const {

@@ -1,0 +1,16 @@
+// The one place that turns --device, --threads, --cpu-isa, --cuda-arch and friends into a backend.
+#pragma once
+
+#include <memory>
+
+#include "base/profiler.h"
+#include "heirloom/engine.h"
+#include "ops/backend.h"
+
+namespace heirloom {
+
+/// Error{usage} for an unknown name, Error{device} for hardware that is not there. `profiler` may be null; it must outlive
+/// the backend.
+std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, Profiler* profiler = nullptr);
+
+}  // namespace heirloom
