@@ -1,8 +1,14 @@
 # heirloom_layer(DIR LINK libs...): one static library heirloom_DIR (slashes become underscores) of every .cc file under
 # src/DIR. A file named *_TIER.cc gets that ISA tier's flags and nothing else does.
+# Multiplications and additions are fused only where the source says so: otherwise two copies of one formula could round
+# differently, and results would depend on the number of rows.
 set(HEIRLOOM_FLAGS_ssse3 -mssse3)
-set(HEIRLOOM_FLAGS_avx2 -mavx2 -mfma -mf16c)
-set(HEIRLOOM_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)
+set(HEIRLOOM_FLAGS_avx2 -mavx2 -mfma -mf16c -ffp-contract=off)
+set(HEIRLOOM_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -ffp-contract=off)
+# GCC 12 warns about its own intrinsics' undefined sources (GCC bug 105593).
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  list(APPEND HEIRLOOM_FLAGS_avx512 -Wno-maybe-uninitialized -Wno-uninitialized)
+endif()
 set(HEIRLOOM_FLAGS_avx512_vnni ${HEIRLOOM_FLAGS_avx512} -mavx512vnni)
 set(HEIRLOOM_FLAGS_amx ${HEIRLOOM_FLAGS_avx512_vnni} -mamx-tile -mamx-int8 -mamx-bf16)
 

@@ -8,9 +8,13 @@
 namespace heirloom::cpu {
 namespace {
 
-LinearKernels make_table(CpuTier /*tier*/) {
+LinearKernels make_table(CpuTier tier) {
   LinearKernels table{};
   scalar::fill_linear_kernels(table);
+  if (tier >= CpuTier::ssse3) ssse3::fill_linear_kernels(table);
+  if (tier >= CpuTier::avx2) avx2::fill_linear_kernels(table);
+  if (tier >= CpuTier::avx512) avx512::fill_linear_kernels(table);
+  if (tier >= CpuTier::avx512_vnni) avx512_vnni::fill_linear_kernels(table);
   return table;
 }
 

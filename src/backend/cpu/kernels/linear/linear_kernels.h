@@ -36,7 +36,20 @@ struct LinearKernels {
 /// True for the types that multiply 8-bit activations (ActBlock), false for those that multiply floats.
 constexpr bool is_integer_type(PackedType type) { return static_cast<int>(type) < static_cast<int>(PackedType::f32); }
 
+// What each tier has of its own; a table is filled from the lowest tier upwards.
 namespace scalar {
+void fill_linear_kernels(LinearKernels& table);
+}
+namespace ssse3 {
+void fill_linear_kernels(LinearKernels& table);
+}
+namespace avx2 {
+void fill_linear_kernels(LinearKernels& table);
+}
+namespace avx512 {
+void fill_linear_kernels(LinearKernels& table);
+}
+namespace avx512_vnni {
 void fill_linear_kernels(LinearKernels& table);
 }
 
