@@ -8,7 +8,8 @@
 
 namespace heirloom {
 
-/// `text` with control characters, quotes, backslashes and bytes above 0x7e written as \xNN, cut after `limit` bytes.
+/// `text` with control characters, quotes, backslashes and bytes above 0x7e written as \xNN, cut after
+/// `limit` bytes.
 inline std::string printable(std::string_view text, std::size_t limit = 100) {
   std::string out;
   for (const char c : text.substr(0, limit)) {

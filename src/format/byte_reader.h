@@ -1,5 +1,5 @@
-// A cursor over the bytes of one file for little-endian formats. Every read is checked against what is left; an Error names
-// file, offset and field. Nothing is copied or allocated here.
+// A cursor over the bytes of one file for little-endian formats. Every read is checked against what is left;
+// an Error names file, offset and field. Nothing is copied or allocated here.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,8 @@
 
 namespace heirloom {
 
-static_assert(std::endian::native == std::endian::little, "the file formats are read in place on little-endian CPUs");
+static_assert(std::endian::native == std::endian::little,
+              "the file formats are read in place on little-endian CPUs");
 
 class ByteReader {
  public:
@@ -51,7 +52,8 @@ class ByteReader {
     const auto length = read<std::uint64_t>(field);
     if (length > remaining()) {
       offset_ = start;
-      fail_here(field, "string length {} is too large, {} bytes are left in the file", length, remaining() - 8);
+      fail_here(field, "string length {} is too large, {} bytes are left in the file", length,
+                remaining() - 8);
     }
     if (length > limit) {
       offset_ = start;
@@ -63,7 +65,8 @@ class ByteReader {
 
   /// Throws Error{bad_file} "FILE: offset N: FIELD: ...".
   template <typename... Args>
-  [[noreturn]] void fail_here(std::string_view field, fmt::format_string<Args...> format, Args&&... args) const {
+  [[noreturn]] void fail_here(std::string_view field, fmt::format_string<Args...> format,
+                              Args&&... args) const {
     fail_at(offset_, field, format, std::forward<Args>(args)...);
   }
   template <typename... Args>

@@ -9,10 +9,11 @@
 namespace heirloom {
 namespace {
 
-constexpr std::uint64_t kMaxTensors = 131'072;    // the largest published files hold some thousands
-constexpr std::uint64_t kMaxNameBytes = 1'024;    // ggml itself stops at 63
-constexpr std::uint32_t kMaxDims = 4;             // ggml's GGML_MAX_DIMS
-constexpr std::uint64_t kMaxAlignment = 1 << 20;  // the default is 32; a larger power of two is padding without use
+constexpr std::uint64_t kMaxTensors = 131'072;  // the largest published files hold some thousands
+constexpr std::uint64_t kMaxNameBytes = 1'024;  // ggml itself stops at 63
+constexpr std::uint32_t kMaxDims = 4;           // ggml's GGML_MAX_DIMS
+constexpr std::uint64_t kMaxAlignment =
+    1 << 20;  // the default is 32; a larger power of two is padding without use
 
 void read_magic_and_version(ByteReader& reader, std::uint32_t& version) {
   const auto magic = reader.read_bytes(4, "magic");
@@ -24,8 +25,9 @@ void read_magic_and_version(ByteReader& reader, std::uint32_t& version) {
   version = reader.read<std::uint32_t>("version");
   if (version == 2 || version == 3) return;
   if (version != 0 && (version & 0xffffu) == 0) {
-    reader.fail_at(4, "version", "found {:#010x}: big-endian byte order is not supported, convert the file to little-endian",
-                   version);
+    reader.fail_at(
+        4, "version",
+        "found {:#010x}: big-endian byte order is not supported, convert the file to little-endian", version);
   }
   reader.fail_at(4, "version", "found {}, versions 2 and 3 are supported", version);
 }
@@ -35,7 +37,8 @@ std::uint64_t read_alignment(const GgufMetadata& metadata, const std::string& fi
   if (entry == nullptr) return 32;
   const std::uint64_t alignment = metadata.get_u64("general.alignment");
   if (!std::has_single_bit(alignment) || alignment > kMaxAlignment) {
-    fail(ErrorKind::bad_file, "{}: offset {}: key \"general.alignment\": found {}, expected a power of two up to {}", file,
+    fail(ErrorKind::bad_file,
+         "{}: offset {}: key \"general.alignment\": found {}, expected a power of two up to {}", file,
          entry->offset, alignment, kMaxAlignment);
   }
   return alignment;
@@ -51,11 +54,12 @@ GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
   const auto kv_count = reader.read<std::uint64_t>("metadata_kv_count");
   // The smallest table entry: an empty name's length, no dimensions, a type, an offset.
   if (tensor_count > reader.remaining() / 24) {
-    reader.fail_at(count_offset, "tensor_count", "{} tensors cannot fit in the {} bytes left in the file", tensor_count,
-                   reader.remaining());
+    reader.fail_at(count_offset, "tensor_count", "{} tensors cannot fit in the {} bytes left in the file",
+                   tensor_count, reader.remaining());
   }
   if (tensor_count > kMaxTensors) {
-    reader.fail_at(count_offset, "tensor_count", "{} tensors are above the limit of {}", tensor_count, kMaxTensors);
+    reader.fail_at(count_offset, "tensor_count", "{} tensors are above the limit of {}", tensor_count,
+                   kMaxTensors);
   }
   metadata_ = GgufMetadata(reader, kv_count);
   alignment_ = read_alignment(metadata_, path.string());
@@ -80,7 +84,8 @@ void GgufFile::read_tensor_info(ByteReader& reader, std::uint64_t index) {
   }
   tensor.view.shape.resize(num_dims);
   for (std::uint32_t i = 0; i < num_dims; ++i) {
-    tensor.view.shape[num_dims - 1 - i] = reader.read<std::uint64_t>(field);  // the file lists the innermost first
+    tensor.view.shape[num_dims - 1 - i] =
+        reader.read<std::uint64_t>(field);  // the file lists the innermost first
   }
   if (std::ranges::count(tensor.view.shape, 0u) != 0) {
     reader.fail_at(dims_offset, field, "shape {} has an empty dimension", shape_string(tensor.view.shape));
@@ -91,24 +96,29 @@ void GgufFile::read_tensor_info(ByteReader& reader, std::uint64_t index) {
   tensor.type = find_ggml_type(type_number);
   if (tensor.type == nullptr) reader.fail_at(type_offset, field, "tensor type {} is unknown", type_number);
   if (tensor.type->block_size == 0) {
-    reader.fail_at(type_offset, field, "tensor type {} was removed from the format; make the file again from the original",
+    reader.fail_at(type_offset, field,
+                   "tensor type {} was removed from the format; make the file again from the original",
                    tensor.type->name);
   }
   if (tensor.type->type) tensor.view.type = *tensor.type->type;
   if (tensor.view.cols() % tensor.type->block_size != 0) {
     reader.fail_at(dims_offset, field, "shape {}: rows of {} are not whole blocks of {} ({})",
-                   shape_string(tensor.view.shape), tensor.view.cols(), tensor.type->block_size, tensor.type->name);
+                   shape_string(tensor.view.shape), tensor.view.cols(), tensor.type->block_size,
+                   tensor.type->name);
   }
-  const auto bytes = checked_tensor_bytes(tensor.type->block_size, tensor.type->block_bytes, tensor.view.shape);
+  const auto bytes =
+      checked_tensor_bytes(tensor.type->block_size, tensor.type->block_bytes, tensor.view.shape);
   if (!bytes) {
-    reader.fail_at(dims_offset, field, "the size of shape {} overflows 63 bits", shape_string(tensor.view.shape));
+    reader.fail_at(dims_offset, field, "the size of shape {} overflows 63 bits",
+                   shape_string(tensor.view.shape));
   }
   tensor.bytes = *bytes;
 
   const std::uint64_t offset_offset = reader.offset();
   tensor.offset = reader.read<std::uint64_t>(field);
   if (tensor.offset % alignment_ != 0) {
-    reader.fail_at(offset_offset, field, "data offset {} is not a multiple of the alignment {}", tensor.offset, alignment_);
+    reader.fail_at(offset_offset, field, "data offset {} is not a multiple of the alignment {}",
+                   tensor.offset, alignment_);
   }
   names_.push_back(tensor.view.name);
   tensors_.push_back(std::move(tensor));
@@ -122,9 +132,10 @@ void GgufFile::place_tensors(const ByteReader& reader) {
   const std::uint64_t data_bytes = data_start < file_size ? file_size - data_start : 0;
   for (Tensor& tensor : tensors_) {
     if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset) {
-      reader.fail_at(data_start, fmt::format("tensor \"{}\"", printable(tensor.view.name)),
-                     "tensor data runs past the end of the file: {} bytes at {} of the data section, which has {}",
-                     tensor.bytes, tensor.offset, data_bytes);
+      reader.fail_at(
+          data_start, fmt::format("tensor \"{}\"", printable(tensor.view.name)),
+          "tensor data runs past the end of the file: {} bytes at {} of the data section, which has {}",
+          tensor.bytes, tensor.offset, data_bytes);
     }
     tensor.view.data = file_.bytes().subspan(data_start + tensor.offset, tensor.bytes);
   }

@@ -1,5 +1,6 @@
-// GGUF files (versions 2 and 3, little-endian): header, metadata and tensor table, every count, offset, length and product
-// checked against the file before it is used. What a model makes of keys and names is the model layer's business.
+// GGUF files (versions 2 and 3, little-endian): header, metadata and tensor table, every count, offset,
+// length and product checked against the file before it is used. What a model makes of keys and names is the
+// model layer's business.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ class GgufFile : public TensorSource {
   void release(const TensorView& tensor) const noexcept override;
   const std::filesystem::path& path() const override { return file_.path(); }
 
-  /// The type's name as the format spells it ("Q4_K", "IQ2_XS"), also for unsupported types; empty if there is no such
-  /// tensor.
+  /// The type's name as the format spells it ("Q4_K", "IQ2_XS"), also for unsupported types; empty if there
+  /// is no such tensor.
   std::string_view type_name(std::string_view name) const;
 
  private:

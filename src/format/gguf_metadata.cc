@@ -8,7 +8,8 @@
 namespace heirloom {
 namespace {
 
-// Real files have some fifty keys; the limits bound the memory of the index, not the values, which stay in the mapping.
+// Real files have some fifty keys; the limits bound the memory of the index, not the values, which stay in
+// the mapping.
 constexpr std::uint64_t kMaxKeys = 65'536;
 constexpr std::uint64_t kMaxKeyBytes = 65'535;  // GGUF specification: "at most 2^16-1 bytes long"
 
@@ -28,12 +29,16 @@ bool is_integer(GgufType type) {
     case GgufType::u32:
     case GgufType::i32:
     case GgufType::u64:
-    case GgufType::i64: return true;
-    default: return false;
+    case GgufType::i64:
+      return true;
+    default:
+      return false;
   }
 }
 
-bool is_float(GgufType type) { return type == GgufType::f32 || type == GgufType::f64; }
+bool is_float(GgufType type) {
+  return type == GgufType::f32 || type == GgufType::f64;
+}
 
 // Any integer as (negative, two's complement bits).
 struct Integer {
@@ -49,15 +54,24 @@ Integer widen(const std::byte* data) {
 
 Integer load_integer(GgufType type, const std::byte* data) {
   switch (type) {
-    case GgufType::u8: return {load<std::uint8_t>(data), false};
-    case GgufType::u16: return {load<std::uint16_t>(data), false};
-    case GgufType::u32: return {load<std::uint32_t>(data), false};
-    case GgufType::u64: return {load<std::uint64_t>(data), false};
-    case GgufType::i8: return widen<std::int8_t>(data);
-    case GgufType::i16: return widen<std::int16_t>(data);
-    case GgufType::i32: return widen<std::int32_t>(data);
-    case GgufType::i64: return widen<std::int64_t>(data);
-    default: break;
+    case GgufType::u8:
+      return {load<std::uint8_t>(data), false};
+    case GgufType::u16:
+      return {load<std::uint16_t>(data), false};
+    case GgufType::u32:
+      return {load<std::uint32_t>(data), false};
+    case GgufType::u64:
+      return {load<std::uint64_t>(data), false};
+    case GgufType::i8:
+      return widen<std::int8_t>(data);
+    case GgufType::i16:
+      return widen<std::int16_t>(data);
+    case GgufType::i32:
+      return widen<std::int32_t>(data);
+    case GgufType::i64:
+      return widen<std::int64_t>(data);
+    default:
+      break;
   }
   HEIRLOOM_CHECK(false);
 }
@@ -72,7 +86,9 @@ float load_float(GgufType type, const std::byte* data) {
   return static_cast<float>(value);
 }
 
-std::string field_name(std::string_view key) { return fmt::format("key \"{}\"", printable(key)); }
+std::string field_name(std::string_view key) {
+  return fmt::format("key \"{}\"", printable(key));
+}
 
 GgufType read_type(ByteReader& reader, const std::string& field) {
   const std::uint64_t offset = reader.offset();
@@ -100,8 +116,9 @@ void read_value(ByteReader& reader, GgufEntry& entry, const std::string& field) 
     // A string takes at least the 8 bytes of its length.
     const std::uint64_t least = entry.element == GgufType::string ? 8 : gguf_type_bytes(entry.element);
     if (entry.count > reader.remaining() / least) {
-      reader.fail_at(offset, field, "array length too large: {} elements of {}{} bytes, {} bytes are left in the file",
-                     entry.count, entry.element == GgufType::string ? "at least " : "", least, reader.remaining());
+      reader.fail_at(
+          offset, field, "array length too large: {} elements of {}{} bytes, {} bytes are left in the file",
+          entry.count, entry.element == GgufType::string ? "at least " : "", least, reader.remaining());
     }
   } else {
     entry.element = entry.type;
@@ -132,8 +149,8 @@ std::string GgufEntry::type_name() const {
 GgufMetadata::GgufMetadata(ByteReader& reader, std::uint64_t count) : file_(reader.file()) {
   // The smallest pair: an empty key's length, a type, a one-byte value.
   if (count > reader.remaining() / 13) {
-    reader.fail_here("metadata_kv_count", "{} key-value pairs cannot fit in the {} bytes left in the file", count,
-                     reader.remaining());
+    reader.fail_here("metadata_kv_count", "{} key-value pairs cannot fit in the {} bytes left in the file",
+                     count, reader.remaining());
   }
   if (count > kMaxKeys) {
     reader.fail_here("metadata_kv_count", "{} key-value pairs are above the limit of {}", count, kMaxKeys);
@@ -163,11 +180,12 @@ const GgufEntry& GgufMetadata::require(std::string_view key) const {
 }
 
 void GgufMetadata::refuse_type(const GgufEntry& entry, std::string_view expected) const {
-  fail(ErrorKind::bad_file, "{}: offset {}: {}: found {}, expected {}", file_, entry.offset, field_name(entry.key),
-       entry.type_name(), expected);
+  fail(ErrorKind::bad_file, "{}: offset {}: {}: found {}, expected {}", file_, entry.offset,
+       field_name(entry.key), entry.type_name(), expected);
 }
 
-const GgufEntry& GgufMetadata::expect_array(const GgufEntry& entry, std::string_view expected, bool element_fits) const {
+const GgufEntry& GgufMetadata::expect_array(const GgufEntry& entry, std::string_view expected,
+                                            bool element_fits) const {
   if (entry.type != GgufType::array || !element_fits) refuse_type(entry, expected);
   return entry;
 }
@@ -224,7 +242,8 @@ std::vector<std::int64_t> GgufMetadata::as_i64s(const GgufEntry& entry) const {
   std::vector<std::int64_t> out(entry.count);
   for (std::size_t i = 0; i < out.size(); ++i) {
     const Integer value = load_integer(entry.element, entry.payload.data() + i * step);
-    if (!value.negative && value.bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+    if (!value.negative &&
+        value.bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       fail(ErrorKind::bad_file, "{}: offset {}: {}: element {} is {}, expected at most 2^63 - 1", file_,
            entry.offset + i * step, field_name(entry.key), i, value.bits);
     }
@@ -237,7 +256,8 @@ std::vector<float> GgufMetadata::as_f32s(const GgufEntry& entry) const {
   expect_array(entry, "array of float32", is_float(entry.element));
   const std::size_t step = gguf_type_bytes(entry.element);
   std::vector<float> out(entry.count);
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = load_float(entry.element, entry.payload.data() + i * step);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = load_float(entry.element, entry.payload.data() + i * step);
   return out;
 }
 
@@ -249,13 +269,13 @@ std::vector<bool> GgufMetadata::as_bools(const GgufEntry& entry) const {
 }
 
 // Each pair of accessors differs only in what a missing key means.
-#define HEIRLOOM_GGUF_ACCESSORS(Type, suffix)                                              \
-  Type GgufMetadata::get_##suffix(std::string_view key) const {                            \
-    return as_##suffix(require(key));                                                      \
-  }                                                                                        \
-  std::optional<Type> GgufMetadata::find_##suffix(std::string_view key) const {            \
-    const GgufEntry* entry = find(key);                                                    \
-    return entry == nullptr ? std::nullopt : std::optional<Type>(as_##suffix(*entry));     \
+#define HEIRLOOM_GGUF_ACCESSORS(Type, suffix)                                          \
+  Type GgufMetadata::get_##suffix(std::string_view key) const {                        \
+    return as_##suffix(require(key));                                                  \
+  }                                                                                    \
+  std::optional<Type> GgufMetadata::find_##suffix(std::string_view key) const {        \
+    const GgufEntry* entry = find(key);                                                \
+    return entry == nullptr ? std::nullopt : std::optional<Type>(as_##suffix(*entry)); \
   }
 HEIRLOOM_GGUF_ACCESSORS(std::uint64_t, u64)
 HEIRLOOM_GGUF_ACCESSORS(int, count)

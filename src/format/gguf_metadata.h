@@ -1,5 +1,6 @@
-// The key-value part of a GGUF file: an index of typed values that stay in the mapping, and access that checks the type.
-// Keys, counts and lengths were checked against the file when it was opened; values are converted when asked for.
+// The key-value part of a GGUF file: an index of typed values that stay in the mapping, and access that
+// checks the type. Keys, counts and lengths were checked against the file when it was opened; values are
+// converted when asked for.
 #pragma once
 
 #include <cstddef>
@@ -20,21 +21,24 @@ namespace heirloom {
 struct GgufEntry {
   std::string_view key;
   GgufType type = GgufType::u32;
-  GgufType element = GgufType::u32;    // of an array; else equal to `type`
-  std::uint64_t count = 1;             // elements of an array; else 1
-  std::span<const std::byte> payload;  // the value's bytes; strings (also inside arrays) with their u64 length before them
-  std::uint64_t offset = 0;            // of the payload in the file
+  GgufType element = GgufType::u32;  // of an array; else equal to `type`
+  std::uint64_t count = 1;           // elements of an array; else 1
+  std::span<const std::byte>
+      payload;  // the value's bytes; strings (also inside arrays) with their u64 length before them
+  std::uint64_t offset = 0;  // of the payload in the file
 
   /// "uint32", "array of float32".
   std::string type_name() const;
 };
 
-/// `get_X(key)` throws Error{bad_file} naming file and key when the key is missing; `find_X(key)` returns nullopt instead.
-/// Both throw when the value's type does not fit X, naming key, offset, found and expected type. Views point into the file.
+/// `get_X(key)` throws Error{bad_file} naming file and key when the key is missing; `find_X(key)` returns
+/// nullopt instead. Both throw when the value's type does not fit X, naming key, offset, found and expected
+/// type. Views point into the file.
 class GgufMetadata {
  public:
   GgufMetadata() = default;
-  /// Reads `count` key-value pairs at `reader`. Throws Error{bad_file} on any broken, duplicate or unknown entry.
+  /// Reads `count` key-value pairs at `reader`. Throws Error{bad_file} on any broken, duplicate or unknown
+  /// entry.
   GgufMetadata(ByteReader& reader, std::uint64_t count);
 
   const std::vector<GgufEntry>& entries() const { return entries_; }  // in file order

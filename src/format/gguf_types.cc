@@ -53,8 +53,9 @@ constexpr std::array<GgmlType, 42> kGgmlTypes = {{
 }  // namespace
 
 std::string_view gguf_type_name(GgufType type) {
-  constexpr std::array<std::string_view, 13> kNames = {"uint8",   "int8", "uint16", "int16", "uint32", "int32", "float32",
-                                                       "bool", "string", "array",  "uint64", "int64", "float64"};
+  constexpr std::array<std::string_view, 13> kNames = {"uint8",  "int8",    "uint16", "int16",  "uint32",
+                                                       "int32",  "float32", "bool",   "string", "array",
+                                                       "uint64", "int64",   "float64"};
   const auto number = static_cast<std::uint32_t>(type);
   return number < kNames.size() ? kNames[number] : "unknown";
 }
@@ -63,17 +64,22 @@ std::uint32_t gguf_type_bytes(GgufType type) {
   switch (type) {
     case GgufType::u8:
     case GgufType::i8:
-    case GgufType::boolean: return 1;
+    case GgufType::boolean:
+      return 1;
     case GgufType::u16:
-    case GgufType::i16: return 2;
+    case GgufType::i16:
+      return 2;
     case GgufType::u32:
     case GgufType::i32:
-    case GgufType::f32: return 4;
+    case GgufType::f32:
+      return 4;
     case GgufType::u64:
     case GgufType::i64:
-    case GgufType::f64: return 8;
+    case GgufType::f64:
+      return 8;
     case GgufType::string:
-    case GgufType::array: break;
+    case GgufType::array:
+      break;
   }
   return 0;
 }

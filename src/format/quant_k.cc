@@ -1,5 +1,6 @@
-// Decoders of the K-quants: super-blocks of 256 with quantised group scales. Bit layouts: block_layouts.h. Group scales are
-// multiplied out first and each product is rounded to float, as the `gguf` package does, so that results agree bit for bit.
+// Decoders of the K-quants: super-blocks of 256 with quantised group scales. Bit layouts: block_layouts.h.
+// Group scales are multiplied out first and each product is rounded to float, as the `gguf` package does, so
+// that results agree bit for bit.
 #include "format/quant_families.h"
 
 namespace heirloom::quant {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <optional>
 
-#include "base/json_limits.h"
+#include "base/json.h"
 #include "base/printable.h"
 #include "format/byte_reader.h"
 #include "format/safetensors_header.h"
@@ -22,11 +22,12 @@ struct SafetensorsType {
 };
 
 constexpr SafetensorsType kTypes[] = {
-    {"F32", 4, DType::f32},       {"F16", 2, DType::f16},       {"BF16", 2, DType::bf16},     {"F64", 8, DType::f64},
-    {"I8", 1, DType::i8},         {"I16", 2, DType::i16},       {"I32", 4, DType::i32},       {"I64", 8, DType::i64},
-    {"U8", 1, DType::u8},         {"BOOL", 1, std::nullopt},    {"U16", 2, std::nullopt},     {"U32", 4, std::nullopt},
-    {"U64", 8, std::nullopt},     {"F8_E4M3", 1, std::nullopt}, {"F8_E5M2", 1, std::nullopt}, {"F8_E8M0", 1, std::nullopt},
-    {"C64", 8, std::nullopt},
+    {"F32", 4, DType::f32},       {"F16", 2, DType::f16},       {"BF16", 2, DType::bf16},
+    {"F64", 8, DType::f64},       {"I8", 1, DType::i8},         {"I16", 2, DType::i16},
+    {"I32", 4, DType::i32},       {"I64", 8, DType::i64},       {"U8", 1, DType::u8},
+    {"BOOL", 1, std::nullopt},    {"U16", 2, std::nullopt},     {"U32", 4, std::nullopt},
+    {"U64", 8, std::nullopt},     {"F8_E4M3", 1, std::nullopt}, {"F8_E5M2", 1, std::nullopt},
+    {"F8_E8M0", 1, std::nullopt}, {"C64", 8, std::nullopt},
 };
 
 const SafetensorsType* find_type(std::string_view name) {
@@ -60,7 +61,8 @@ void check_cover(const ByteReader& reader, const SafetensorsHeader& header) {
   for (const SafetensorsRecord* record : order) {
     if (record->begin < covered) {
       reader.fail_at(data_start + record->begin, fmt::format("tensor \"{}\"", printable(record->name)),
-                     "data_offsets [{}, {}] overlap those of \"{}\"", record->begin, record->end, printable(before->name));
+                     "data_offsets [{}, {}] overlap those of \"{}\"", record->begin, record->end,
+                     printable(before->name));
     }
     if (record->begin > covered) {
       reader.fail_at(data_start + covered, fmt::format("tensor \"{}\"", printable(record->name)),
@@ -70,7 +72,8 @@ void check_cover(const ByteReader& reader, const SafetensorsHeader& header) {
     before = record;
   }
   if (covered != reader.remaining()) {
-    reader.fail_at(data_start + covered, "data", "{} bytes follow the last tensor", reader.remaining() - covered);
+    reader.fail_at(data_start + covered, "data", "{} bytes follow the last tensor",
+                   reader.remaining() - covered);
   }
 }
 
@@ -91,16 +94,20 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
       reader.fail_at(data_start, field, "data_offsets [{}, {}] run backwards", record.begin, record.end);
     }
     if (record.end > data_bytes) {
-      reader.fail_at(data_start, field, "data_offsets [{}, {}] run past the end of the file, {} bytes of data are there",
+      reader.fail_at(data_start, field,
+                     "data_offsets [{}, {}] run past the end of the file, {} bytes of data are there",
                      record.begin, record.end, data_bytes);
     }
     const SafetensorsType* type = find_type(record.dtype);
     if (type == nullptr) reader.fail_at(8, field, "dtype \"{}\" is not supported", printable(record.dtype));
     const auto bytes = checked_tensor_bytes(1, type->bytes, record.shape);
-    if (!bytes) reader.fail_at(8, field, "the size of shape {} overflows 63 bits", shape_string(record.shape));
+    if (!bytes)
+      reader.fail_at(8, field, "the size of shape {} overflows 63 bits", shape_string(record.shape));
     if (*bytes != record.end - record.begin) {
-      reader.fail_at(data_start + record.begin, field, "size mismatch: shape {} of {} needs {} bytes, data_offsets [{}, {}] hold {}",
-                     shape_string(record.shape), record.dtype, *bytes, record.begin, record.end, record.end - record.begin);
+      reader.fail_at(data_start + record.begin, field,
+                     "size mismatch: shape {} of {} needs {} bytes, data_offsets [{}, {}] hold {}",
+                     shape_string(record.shape), record.dtype, *bytes, record.begin, record.end,
+                     record.end - record.begin);
     }
     if (!index_.emplace(record.name, tensors_.size()).second) reader.fail_at(8, field, "given twice");
     Tensor tensor;
@@ -139,14 +146,14 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : fold
   } else if (std::filesystem::exists(index)) {
     open_index(index);
   } else {
-    fail(ErrorKind::bad_file, "{}: neither model.safetensors nor model.safetensors.index.json is in this folder",
-         folder.string());
+    fail(ErrorKind::bad_file,
+         "{}: neither model.safetensors nor model.safetensors.index.json is in this folder", folder.string());
   }
 }
 
 void SafetensorsFolder::open_index(const std::filesystem::path& index) {
   const std::string where = index.string();
-  const auto json = parse_json(read_text_file(index, kMaxIndexBytes), where);
+  const auto json = parse_sorted_json(read_text_file(index, kMaxIndexBytes), where);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     fail(ErrorKind::bad_file, "{}: weight_map: missing or not an object of tensor names", where);
   }
@@ -158,13 +165,15 @@ void SafetensorsFolder::open_index(const std::filesystem::path& index) {
     // A shard lies beside its index; anything else would let a downloaded folder read files elsewhere.
     if (shard.empty() || shard.find('/') != std::string::npos || shard == "." || shard == ".." ||
         shard.find('\0') != std::string::npos) {
-      fail(ErrorKind::bad_file, "{}: {}: \"{}\" is not the name of a file in this folder", where, field, printable(shard));
+      fail(ErrorKind::bad_file, "{}: {}: \"{}\" is not the name of a file in this folder", where, field,
+           printable(shard));
     }
     auto file = opened.find(shard);
     if (file == opened.end()) {
       const auto path = folder_ / shard;
       if (!std::filesystem::exists(path)) {
-        fail(ErrorKind::bad_file, "{}: shard {} is missing; download it into this folder", where, printable(shard));
+        fail(ErrorKind::bad_file, "{}: shard {} is missing; download it into this folder", where,
+             printable(shard));
       }
       shards_.push_back(std::make_unique<SafetensorsFile>(path));
       file = opened.emplace(shard, shards_.back().get()).first;

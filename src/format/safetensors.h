@@ -1,6 +1,6 @@
-// safetensors files and Hugging Face folders of them. The header is read as a stream into the tensor table: no document is
-// built, so a hostile header costs no more memory than the tensors it really lists. Names are the checkpoint's own; what
-// they mean is the model layer's business.
+// safetensors files and Hugging Face folders of them. The header is read as a stream into the tensor table:
+// no document is built, so a hostile header costs no more memory than the tensors it really lists. Names are
+// the checkpoint's own; what they mean is the model layer's business.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace heirloom {
 /// One .safetensors file.
 class SafetensorsFile : public TensorSource {
  public:
-  /// Opens and checks the header: length within the file and the format's 100 MB, every tensor's dtype, shape and offsets,
-  /// no overlap and no gap. Throws Error{bad_file} naming file, field and offset.
+  /// Opens and checks the header: length within the file and the format's 100 MB, every tensor's dtype, shape
+  /// and offsets, no overlap and no gap. Throws Error{bad_file} naming file, field and offset.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const TensorView* find(std::string_view name) const override;
@@ -48,8 +48,8 @@ class SafetensorsFile : public TensorSource {
 /// A Hugging Face checkpoint folder: `model.safetensors`, or `model.safetensors.index.json` with its shards.
 class SafetensorsFolder : public TensorSource {
  public:
-  /// Opens every shard. Throws Error{bad_file} when the folder has neither file, when a shard is missing (it is named) or
-  /// broken, or when the index promises a tensor that its shard lacks.
+  /// Opens every shard. Throws Error{bad_file} when the folder has neither file, when a shard is missing (it
+  /// is named) or broken, or when the index promises a tensor that its shard lacks.
   explicit SafetensorsFolder(const std::filesystem::path& folder);
 
   const TensorView* find(std::string_view name) const override;

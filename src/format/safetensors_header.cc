@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "base/json_limits.h"
+#include "base/json.h"
 #include "base/printable.h"
 
 namespace heirloom {
@@ -14,8 +14,8 @@ constexpr std::size_t kMaxNameBytes = 4'096;
 constexpr std::size_t kMaxDims = 8;
 constexpr std::size_t kMaxDepth = 8;  // valid headers have 3: header, tensor, shape
 
-// Walks `{"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, "__metadata__": {"k": "v"}}`. Unknown fields
-// of a tensor are passed over, as the reference implementation does.
+// Walks `{"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, "__metadata__": {"k": "v"}}`.
+// Unknown fields of a tensor are passed over, as the reference implementation does.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   HeaderReader(SafetensorsHeader& header, const std::string& file) : header_(header), file_(file) {}
@@ -35,7 +35,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
         if (num_offsets_ == 2) refuse("data_offsets", "more than 2 numbers");
         (num_offsets_++ == 0 ? tensor_.begin : tensor_.end) = value;
         return true;
-      default: return scalar(fmt::format("{}", value));
+      default:
+        return scalar(fmt::format("{}", value));
     }
   }
 
@@ -60,7 +61,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(std::size_t) override {
     deeper();
     switch (state_) {
-      case State::start: state_ = State::top; return true;
+      case State::start:
+        state_ = State::top;
+        return true;
       case State::top:
         if (key_ == "__metadata__") {
           state_ = State::metadata;
@@ -68,11 +71,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
           start_tensor();
         }
         return true;
-      case State::skip: return true;
+      case State::skip:
+        return true;
       case State::tensor:
         if (!is_known_field()) return skip();
         break;
-      default: break;
+      default:
+        break;
     }
     return scalar("an object");
   }
@@ -112,9 +117,11 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool binary(binary_t&) override { return scalar("binary data"); }
 
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::json::exception& error) override {
     // The header starts after the 8 bytes of its length; the parser counts from 1.
-    fail(ErrorKind::bad_file, "{}: offset {}: header: invalid JSON: {}", file_, position + 7, json_error_reason(error));
+    fail(ErrorKind::bad_file, "{}: offset {}: header: invalid JSON: {}", file_, position + 7,
+         json_error_reason(error));
   }
 
  private:
@@ -123,7 +130,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   template <typename... Args>
   [[noreturn]] void refuse(std::string_view field, fmt::format_string<Args...> format, Args&&... args) const {
     const std::string what = fmt::format(format, std::forward<Args>(args)...);
-    fail(ErrorKind::bad_file, "{}: header: tensor \"{}\": {}: {}", file_, printable(tensor_.name), field, what);
+    fail(ErrorKind::bad_file, "{}: header: tensor \"{}\": {}: {}", file_, printable(tensor_.name), field,
+         what);
   }
 
   bool is_known_field() const { return key_ == "dtype" || key_ == "shape" || key_ == "data_offsets"; }
@@ -131,24 +139,31 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   // A value where the format has no such value, unless it belongs to a field we pass over.
   bool scalar(const std::string& found) {
     switch (state_) {
-      case State::start: fail(ErrorKind::bad_file, "{}: header: found {}, expected an object of tensors", file_, found);
+      case State::start:
+        fail(ErrorKind::bad_file, "{}: header: found {}, expected an object of tensors", file_, found);
       case State::top:
-        fail(ErrorKind::bad_file, "{}: header: tensor \"{}\": found {}, expected an object", file_, printable(key_), found);
+        fail(ErrorKind::bad_file, "{}: header: tensor \"{}\": found {}, expected an object", file_,
+             printable(key_), found);
       case State::metadata:
-        fail(ErrorKind::bad_file, "{}: header: __metadata__ \"{}\": found {}, expected a string", file_, printable(key_),
-             found);
-      case State::shape: refuse("shape", "found {}, expected whole numbers", found);
-      case State::offsets: refuse("data_offsets", "found {}, expected two whole numbers", found);
+        fail(ErrorKind::bad_file, "{}: header: __metadata__ \"{}\": found {}, expected a string", file_,
+             printable(key_), found);
+      case State::shape:
+        refuse("shape", "found {}, expected whole numbers", found);
+      case State::offsets:
+        refuse("data_offsets", "found {}, expected two whole numbers", found);
       case State::tensor:
-        if (is_known_field()) refuse(key_, "found {}, expected {}", found, key_ == "dtype" ? "a string" : "an array");
+        if (is_known_field())
+          refuse(key_, "found {}, expected {}", found, key_ == "dtype" ? "a string" : "an array");
         return true;
-      case State::skip: return true;
+      case State::skip:
+        return true;
     }
     return true;
   }
 
   void deeper() {
-    if (++depth_ > kMaxDepth) fail(ErrorKind::bad_file, "{}: header: nested deeper than {} levels", file_, kMaxDepth);
+    if (++depth_ > kMaxDepth)
+      fail(ErrorKind::bad_file, "{}: header: nested deeper than {} levels", file_, kMaxDepth);
   }
 
   bool skip() {
@@ -161,20 +176,25 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   void leave() {
     switch (state_) {
       case State::shape:
-      case State::offsets: state_ = State::tensor; break;
+      case State::offsets:
+        state_ = State::tensor;
+        break;
       case State::metadata:
-      case State::tensor: state_ = State::top; break;
+      case State::tensor:
+        state_ = State::top;
+        break;
       case State::skip:
         if (depth_ + 1 == skip_depth_) state_ = State::tensor;
         break;
-      default: break;
+      default:
+        break;
     }
   }
 
   void start_tensor() {
     if (key_.size() > kMaxNameBytes) {
-      fail(ErrorKind::bad_file, "{}: header: tensor name of {} bytes, at most {} are allowed", file_, key_.size(),
-           kMaxNameBytes);
+      fail(ErrorKind::bad_file, "{}: header: tensor name of {} bytes, at most {} are allowed", file_,
+           key_.size(), kMaxNameBytes);
     }
     if (header_.tensors.size() == kMaxTensors) {
       fail(ErrorKind::bad_file, "{}: header: more than {} tensors", file_, kMaxTensors);

@@ -22,8 +22,8 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// Parses header text. Structure only: dtype names, sizes and offsets are not judged here. `file` names the file in
-/// messages. Throws Error{bad_file}.
+/// Parses header text. Structure only: dtype names, sizes and offsets are not judged here. `file` names the
+/// file in messages. Throws Error{bad_file}.
 SafetensorsHeader parse_safetensors_header(std::string_view text, const std::string& file);
 
 }  // namespace heirloom

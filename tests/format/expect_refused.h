@@ -1,5 +1,5 @@
-// Asserts that opening a file made of given bytes throws Error{bad_file} with a one-line message naming the file and holding
-// some text.
+// Asserts that opening a file made of given bytes throws Error{bad_file} with a one-line message naming the
+// file and holding some text.
 #pragma once
 
 #include <gmock/gmock.h>

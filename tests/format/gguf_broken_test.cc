@@ -1,5 +1,5 @@
-// Broken GGUF files: each is refused with one line that names file, offset and field. Cases G01..G16 are public failure
-// reports of other programs rebuilt as a few bytes; the others are their siblings.
+// Broken GGUF files: each is refused with one line that names file, offset and field. Cases G01..G16 are
+// public failure reports of other programs rebuilt as a few bytes; the others are their siblings.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -13,20 +13,24 @@ namespace {
 
 using namespace test;
 
-void refused(const std::string& bytes, const std::string& part) { expect_refused<GgufFile>(bytes, part); }
+void refused(const std::string& bytes, const std::string& part) {
+  expect_refused<GgufFile>(bytes, part);
+}
 
 constexpr std::uint32_t kU8 = 0, kU32 = 4, kBool = 7, kString = 8, kArray = 9;
 constexpr std::uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2;
 
 TEST(gguf_broken, g01_refuses_an_array_length_that_no_file_can_hold) {
   refused(gguf_header(0, 1) + gguf_key("a", kArray, u32(kU32) + u64(1ull << 63)), "array length too large");
-  refused(gguf_header(0, 1) + gguf_key("a", kArray, u32(kString) + u64(1ull << 61)), "array length too large");
+  refused(gguf_header(0, 1) + gguf_key("a", kArray, u32(kString) + u64(1ull << 61)),
+          "array length too large");
   refused(gguf_header(0, 1) + gguf_key("a", kArray, u32(kU8) + u64(~0ull)), "array length too large");
   refused(gguf_header(0, 1) + gguf_key("a", kArray, u32(kU32) + u64(2) + u32(7)), "array length too large");
 }
 
 TEST(gguf_broken, g01_refuses_an_array_of_strings_that_ends_early) {
-  refused(gguf_header(0, 1) + gguf_key("a", kArray, u32(kString) + u64(2) + gguf_string("x") + u64(50)), "string length 50");
+  refused(gguf_header(0, 1) + gguf_key("a", kArray, u32(kString) + u64(2) + gguf_string("x") + u64(50)),
+          "string length 50");
 }
 
 TEST(gguf_broken, refuses_arrays_of_arrays_and_unknown_types) {
@@ -60,7 +64,8 @@ TEST(gguf_broken, g03_refuses_offsets_past_the_end_or_near_the_wrap) {
 
 TEST(gguf_broken, g04_refuses_shapes_whose_size_wraps) {
   const auto with_dims = [](const std::vector<std::uint64_t>& dims, std::uint32_t type) {
-    refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", dims, type, 0), 32) + std::string(64, 'x'), "overflows");
+    refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", dims, type, 0), 32) + std::string(64, 'x'),
+            "overflows");
   };
   with_dims({(1ull << 42) + 1, 1ull << 22}, kF32);
   with_dims({1ull << 62, 4}, kF32);
@@ -73,13 +78,15 @@ TEST(gguf_broken, g04_refuses_shapes_whose_size_wraps) {
 TEST(gguf_broken, refuses_shapes_that_no_tensor_has) {
   refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {8, 0}, kF32, 0), 32), "empty dimension");
   refused(gguf_header(1, 0) + gguf_string("t") + u32(5) + std::string(100, '\0'), "5 dimensions");
-  refused(gguf_header(1, 0) + gguf_string("t") + u32(0xffffffff) + std::string(100, '\0'), "4294967295 dimensions");
-  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {33}, kQ4_0, 0), 32) + std::string(64, 'x'), "not whole blocks");
+  refused(gguf_header(1, 0) + gguf_string("t") + u32(0xffffffff) + std::string(100, '\0'),
+          "4294967295 dimensions");
+  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {33}, kQ4_0, 0), 32) + std::string(64, 'x'),
+          "not whole blocks");
 }
 
 TEST(gguf_broken, g06_names_key_and_types_when_an_array_has_the_wrong_element_type) {
-  const TempFile temp("scores.gguf",
-                      gguf_header(0, 1) + gguf_key("tokenizer.ggml.scores", kArray, u32(kU8) + u64(3) + "abc"));
+  const TempFile temp("scores.gguf", gguf_header(0, 1) + gguf_key("tokenizer.ggml.scores", kArray,
+                                                                  u32(kU8) + u64(3) + "abc"));
   const GgufFile file(temp.path());
   try {
     file.metadata().get_f32s("tokenizer.ggml.scores");
@@ -92,15 +99,19 @@ TEST(gguf_broken, g06_names_key_and_types_when_an_array_has_the_wrong_element_ty
 
 TEST(gguf_broken, g07_refuses_alignments_that_are_no_small_power_of_two) {
   for (const std::uint32_t alignment : {0u, 3u, 1u << 31, 24u, 0xffffffffu}) {
-    refused(pad_to(gguf_header(1, 1) + gguf_key("general.alignment", kU32, u32(alignment)) + gguf_tensor("t", {8}, kF32, 0), 32) +
+    refused(pad_to(gguf_header(1, 1) + gguf_key("general.alignment", kU32, u32(alignment)) +
+                       gguf_tensor("t", {8}, kF32, 0),
+                   32) +
                 std::string(64, 'x'),
             "general.alignment");
   }
-  refused(gguf_header(0, 1) + gguf_key("general.alignment", kString, gguf_string("32")), "found string, expected an integer");
+  refused(gguf_header(0, 1) + gguf_key("general.alignment", kString, gguf_string("32")),
+          "found string, expected an integer");
 }
 
 TEST(gguf_broken, refuses_offsets_off_the_alignment) {
-  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {8}, kF32, 4), 32) + std::string(64, 'x'), "not a multiple");
+  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {8}, kF32, 4), 32) + std::string(64, 'x'),
+          "not a multiple");
 }
 
 TEST(gguf_broken, g16_says_that_byte_order_and_version_are_not_supported) {
@@ -125,8 +136,10 @@ TEST(gguf_broken, refuses_files_cut_anywhere_in_the_table) {
 }
 
 TEST(gguf_broken, refuses_keys_and_tensors_given_twice) {
-  refused(gguf_header(0, 2) + gguf_key("a", kU32, u32(1)) + gguf_key("a", kU32, u32(2)), "key \"a\": given twice");
-  refused(pad_to(gguf_header(2, 0) + gguf_tensor("t", {8}, kF32, 0) + gguf_tensor("t", {8}, kF32, 32), 32) + std::string(64, 'x'),
+  refused(gguf_header(0, 2) + gguf_key("a", kU32, u32(1)) + gguf_key("a", kU32, u32(2)),
+          "key \"a\": given twice");
+  refused(pad_to(gguf_header(2, 0) + gguf_tensor("t", {8}, kF32, 0) + gguf_tensor("t", {8}, kF32, 32), 32) +
+              std::string(64, 'x'),
           "tensor \"t\": given twice");
 }
 
@@ -141,23 +154,29 @@ TEST(gguf_broken, refuses_tensors_that_overlap) {
 
 TEST(gguf_broken, refuses_bools_that_are_neither_0_nor_1) {
   refused(gguf_header(0, 1) + gguf_key("b", kBool, std::string(1, '\x02')), "bool is 2");
-  refused(gguf_header(0, 1) + gguf_key("b", kArray, u32(kBool) + u64(3) + std::string("\x01\x00\xff", 3)), "bool is 255");
+  refused(gguf_header(0, 1) + gguf_key("b", kArray, u32(kBool) + u64(3) + std::string("\x01\x00\xff", 3)),
+          "bool is 255");
 }
 
 TEST(gguf_broken, refuses_strings_longer_than_the_file_or_the_limit) {
   refused(gguf_header(0, 1) + u64(~0ull) + std::string(32, 'x'), "string length");
   refused(gguf_header(0, 1) + gguf_string(std::string(70'000, 'k')) + u32(kU32) + u32(1), "above the limit");
-  refused(gguf_header(1, 0) + gguf_string(std::string(2'000, 'k')) + std::string(64, '\0'), "above the limit");
+  refused(gguf_header(1, 0) + gguf_string(std::string(2'000, 'k')) + std::string(64, '\0'),
+          "above the limit");
 }
 
 TEST(gguf_broken, keeps_messages_on_one_line_when_names_hold_control_characters) {
-  refused(gguf_header(0, 2) + gguf_key("a\nb\x1b[2J", kU32, u32(1)) + gguf_key("a\nb\x1b[2J", kU32, u32(2)), "a\\x0ab\\x1b[2J");
+  refused(gguf_header(0, 2) + gguf_key("a\nb\x1b[2J", kU32, u32(1)) + gguf_key("a\nb\x1b[2J", kU32, u32(2)),
+          "a\\x0ab\\x1b[2J");
 }
 
 TEST(gguf_broken, refuses_removed_and_unknown_tensor_types_at_open) {
-  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {32}, 4, 0), 32) + std::string(64, 'x'), "Q4_2 was removed");
-  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {32}, 31, 0), 32) + std::string(64, 'x'), "Q4_0_4_4 was removed");
-  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {32}, 4096, 0), 32) + std::string(64, 'x'), "tensor type 4096 is unknown");
+  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {32}, 4, 0), 32) + std::string(64, 'x'),
+          "Q4_2 was removed");
+  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {32}, 31, 0), 32) + std::string(64, 'x'),
+          "Q4_0_4_4 was removed");
+  refused(pad_to(gguf_header(1, 0) + gguf_tensor("t", {32}, 4096, 0), 32) + std::string(64, 'x'),
+          "tensor type 4096 is unknown");
 }
 
 TEST(gguf_broken, refuses_unsupported_tensor_types_by_name_when_asked_for) {
@@ -165,12 +184,14 @@ TEST(gguf_broken, refuses_unsupported_tensor_types_by_name_when_asked_for) {
     std::uint32_t number;
     std::uint64_t cols;
     const char* name;
-  } kCases[] = {{9, 32, "Q8_1"},   {15, 256, "Q8_K"},  {16, 256, "IQ2_XXS"}, {17, 256, "IQ2_XS"}, {18, 256, "IQ3_XXS"},
-                {19, 256, "IQ1_S"}, {21, 256, "IQ3_S"}, {22, 256, "IQ2_S"},   {29, 256, "IQ1_M"},  {34, 256, "TQ1_0"},
-                {35, 256, "TQ2_0"}, {40, 64, "NVFP4"},  {41, 128, "Q1_0"}};
+  } kCases[] = {{9, 32, "Q8_1"},      {15, 256, "Q8_K"},  {16, 256, "IQ2_XXS"}, {17, 256, "IQ2_XS"},
+                {18, 256, "IQ3_XXS"}, {19, 256, "IQ1_S"}, {21, 256, "IQ3_S"},   {22, 256, "IQ2_S"},
+                {29, 256, "IQ1_M"},   {34, 256, "TQ1_0"}, {35, 256, "TQ2_0"},   {40, 64, "NVFP4"},
+                {41, 128, "Q1_0"}};
   for (const auto& c : kCases) {
-    const TempFile temp("unsupported.gguf",
-                        pad_to(gguf_header(1, 0) + gguf_tensor("t", {c.cols}, c.number, 0), 32) + std::string(320, 'x'));
+    const TempFile temp(
+        "unsupported.gguf",
+        pad_to(gguf_header(1, 0) + gguf_tensor("t", {c.cols}, c.number, 0), 32) + std::string(320, 'x'));
     const GgufFile file(temp.path());
     EXPECT_EQ(file.type_name("t"), c.name);
     EXPECT_EQ(file.names().size(), 1u);

@@ -15,7 +15,8 @@ using test::same_float;
 const char* const kTypes[] = {"F16",  "BF16", "Q4_0", "Q4_1", "Q5_0",   "Q5_1",   "Q8_0", "Q2_K",
                               "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"};
 
-void expect_decodes(const SafetensorsFile& file, const std::string& type_name, const std::string& bytes_name) {
+void expect_decodes(const SafetensorsFile& file, const std::string& type_name,
+                    const std::string& bytes_name) {
   const TensorView& bytes = file.require(bytes_name);
   const std::vector<float> expected = floats_of(file.require(bytes_name + "_dequant"));
   const DType type = parse_dtype(type_name).value();
@@ -23,8 +24,8 @@ void expect_decodes(const SafetensorsFile& file, const std::string& type_name, c
   std::vector<float> actual(expected.size());
   dequantize_row(type, bytes.data.data(), actual.data(), actual.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_TRUE(same_float(actual[i], expected[i])) << bytes_name << " value " << i << ": " << actual[i] << " instead of "
-                                                    << expected[i];
+    ASSERT_TRUE(same_float(actual[i], expected[i]))
+        << bytes_name << " value " << i << ": " << actual[i] << " instead of " << expected[i];
   }
 }
 
@@ -45,12 +46,15 @@ TEST_P(dequantize_quantized, quantized_rows_decode_bit_for_bit) {
   expect_decodes(file, GetParam(), std::string(GetParam()) + ".quantized");
 }
 
-std::string type_of(const testing::TestParamInfo<const char*>& info) { return info.param; }
+std::string type_of(const testing::TestParamInfo<const char*>& info) {
+  return info.param;
+}
 
 INSTANTIATE_TEST_SUITE_P(every_type, dequantize_raw, testing::ValuesIn(kTypes), type_of);
 // The types that the package can also write.
 INSTANTIATE_TEST_SUITE_P(every_type, dequantize_quantized,
-                         testing::Values("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"), type_of);
+                         testing::Values("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"),
+                         type_of);
 
 TEST(dequantize, refuses_types_that_hold_no_weights) {
   const std::byte bytes[4] = {};
@@ -62,7 +66,8 @@ TEST(dequantize, refuses_types_that_hold_no_weights) {
 TEST(dequantize, reads_unaligned_rows) {
   std::vector<std::byte> bytes(1 + 34);
   bytes[2] = std::byte{0x3c};  // scale 1.0 in half precision
-  for (int i = 0; i < 32; ++i) bytes[static_cast<std::size_t>(3 + i)] = std::byte(static_cast<unsigned char>(i - 16));
+  for (int i = 0; i < 32; ++i)
+    bytes[static_cast<std::size_t>(3 + i)] = std::byte(static_cast<unsigned char>(i - 16));
   float out[32];
   dequantize_row(DType::q8_0, bytes.data() + 1, out, 32);
   for (int i = 0; i < 32; ++i) EXPECT_EQ(out[i], static_cast<float>(i - 16));

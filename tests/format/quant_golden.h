@@ -20,7 +20,8 @@ inline std::vector<float> floats_of(const TensorView& tensor) {
 
 /// Equal bits, or both NaN (payloads depend on the CPU's operand order).
 inline bool same_float(float a, float b) {
-  return (std::isnan(a) && std::isnan(b)) || std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+  return (std::isnan(a) && std::isnan(b)) ||
+         std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
 }  // namespace heirloom::test

@@ -1,5 +1,6 @@
-// Broken safetensors files and folders: each is refused with one line that names file and field. Cases S01..S07 are public
-// failure reports of other programs rebuilt as a few bytes; the others are their siblings.
+// Broken safetensors files and folders: each is refused with one line that names file and field. Cases
+// S01..S07 are public failure reports of other programs rebuilt as a few bytes; the others are their
+// siblings.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,9 +13,12 @@ namespace {
 
 using namespace test;
 
-void refused(const std::string& bytes, const std::string& part) { expect_refused<SafetensorsFile>(bytes, part); }
+void refused(const std::string& bytes, const std::string& part) {
+  expect_refused<SafetensorsFile>(bytes, part);
+}
 
-std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& offsets) {
+std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
+                   const std::string& offsets) {
   return fmt::format(R"("{}":{{"dtype":"{}","shape":{},"data_offsets":{}}})", name, dtype, shape, offsets);
 }
 
@@ -95,18 +99,30 @@ TEST(safetensors_broken, s07_refuses_deep_nesting_without_recursion) {
 }
 
 TEST(safetensors_broken, refuses_fields_of_the_wrong_kind) {
-  refused(safetensors_bytes(R"({"t":{"dtype":7,"shape":[],"data_offsets":[0,4]}})", 4), "dtype: found 7, expected a string");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":3,"data_offsets":[0,4]}})", 4), "shape: found 3, expected an array");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4), "shape: found -1");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}})", 4), "shape: found 1.5");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[1e3],"data_offsets":[0,4]}})", 4), "shape: found 1e3");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[[1]],"data_offsets":[0,4]}})", 4), "shape: found an array");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[],"data_offsets":[0]}})", 4), "found 1 numbers, expected 2");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[],"data_offsets":[0,4,8]}})", 4), "more than 2 numbers");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[],"data_offsets":["0","4"]}})", 4), "found a string");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,4]}})", 4), "shape: found");
+  refused(safetensors_bytes(R"({"t":{"dtype":7,"shape":[],"data_offsets":[0,4]}})", 4),
+          "dtype: found 7, expected a string");
+  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":3,"data_offsets":[0,4]}})", 4),
+          "shape: found 3, expected an array");
+  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4),
+          "shape: found -1");
+  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}})", 4),
+          "shape: found 1.5");
+  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[1e3],"data_offsets":[0,4]}})", 4),
+          "shape: found 1e3");
+  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[[1]],"data_offsets":[0,4]}})", 4),
+          "shape: found an array");
+  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[],"data_offsets":[0]}})", 4),
+          "found 1 numbers, expected 2");
+  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[],"data_offsets":[0,4,8]}})", 4),
+          "more than 2 numbers");
+  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[],"data_offsets":["0","4"]}})", 4),
+          "found a string");
+  refused(
+      safetensors_bytes(R"({"t":{"dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,4]}})", 4),
+      "shape: found");
   refused(safetensors_bytes(R"({"t":{"dtype":"F32","data_offsets":[0,4]}})", 4), "shape: missing");
-  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})", 4), "more than 8");
+  refused(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})", 4),
+          "more than 8");
   refused(safetensors_bytes(R"({"__metadata__":{"a":1}})"), "__metadata__ \"a\"");
   refused(safetensors_bytes(R"({"__metadata__":[]})"), "__metadata__");
 }
@@ -156,7 +172,8 @@ class Folder {
 const char* const kIndex = "model.safetensors.index.json";
 
 TEST(safetensors_folder_broken, names_the_files_that_it_looked_for) {
-  EXPECT_THAT(Folder().refusal(), testing::HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
+  EXPECT_THAT(Folder().refusal(),
+              testing::HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
 }
 
 TEST(safetensors_folder_broken, names_the_missing_shard) {
@@ -165,7 +182,10 @@ TEST(safetensors_folder_broken, names_the_missing_shard) {
 }
 
 TEST(safetensors_folder_broken, names_a_tensor_that_its_shard_lacks) {
-  EXPECT_THAT(Folder().add("a.safetensors", safetensors_bytes("{}")).add(kIndex, R"({"weight_map":{"t":"a.safetensors"}})").refusal(),
+  EXPECT_THAT(Folder()
+                  .add("a.safetensors", safetensors_bytes("{}"))
+                  .add(kIndex, R"({"weight_map":{"t":"a.safetensors"}})")
+                  .refusal(),
               testing::HasSubstr("weight_map \"t\": shard a.safetensors has no such tensor"));
 }
 
@@ -180,7 +200,8 @@ TEST(safetensors_folder_broken, refuses_indexes_of_another_shape) {
   EXPECT_THAT(Folder().add(kIndex, "[]").refusal(), testing::HasSubstr("weight_map"));
   EXPECT_THAT(Folder().add(kIndex, "{}").refusal(), testing::HasSubstr("weight_map"));
   EXPECT_THAT(Folder().add(kIndex, R"({"weight_map":[]})").refusal(), testing::HasSubstr("weight_map"));
-  EXPECT_THAT(Folder().add(kIndex, R"({"weight_map":{"t":5}})").refusal(), testing::HasSubstr("expected the name of a file"));
+  EXPECT_THAT(Folder().add(kIndex, R"({"weight_map":{"t":5}})").refusal(),
+              testing::HasSubstr("expected the name of a file"));
   EXPECT_THAT(Folder().add(kIndex, std::string(10'000, '[')).refusal(), testing::HasSubstr("nested deeper"));
   EXPECT_THAT(Folder().add(kIndex, "{\"weight_map\":").refusal(), testing::HasSubstr("invalid JSON at byte"));
 }
