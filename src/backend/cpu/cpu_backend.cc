@@ -6,8 +6,11 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backend/cpu/kernels/elementwise/elementwise.h"
 #include "backend/cpu/kernels/linear/linear.h"
 #include "backend/cpu/kernels/moe/moe_experts.h"
+#include "backend/cpu/kernels/norm/norm.h"
+#include "backend/cpu/kernels/rows/rows.h"
 #include "backend/cpu/weight/packed_weight.h"
 #include "base/check.h"
 #include "ops/reference.h"
@@ -62,17 +65,17 @@ void CpuBackend::embed(const ops::Weight& table, const std::int32_t* ids, Matrix
 
 void CpuBackend::rms_norm(Matrix x, const float* weight, float eps, Matrix out) {
   const Profiler::Scope scope(profiler_, "rms_norm");
-  ops::reference::rms_norm(x, weight, eps, out);
+  cpu::rms_norm(pool_, tier_, x, weight, eps, out);
 }
 
 void CpuBackend::add_rms_norm(Matrix residual, Matrix delta, const float* weight, float eps, Matrix out) {
   const Profiler::Scope scope(profiler_, "add_rms_norm");
-  ops::reference::add_rms_norm(residual, delta, weight, eps, out);
+  cpu::add_rms_norm(pool_, tier_, residual, delta, weight, eps, out);
 }
 
 void CpuBackend::add(Matrix x, Matrix y) {
   const Profiler::Scope scope(profiler_, "add");
-  ops::reference::add(x, y);
+  cpu::add(pool_, tier_, x, y);
 }
 
 void CpuBackend::linear(Matrix x, std::span<const ops::LinearOut> outs) {
@@ -84,17 +87,17 @@ void CpuBackend::linear(Matrix x, std::span<const ops::LinearOut> outs) {
 
 void CpuBackend::swiglu(Matrix gate, Matrix up, Matrix out) {
   const Profiler::Scope scope(profiler_, "swiglu");
-  ops::reference::swiglu(gate, up, out);
+  cpu::swiglu(pool_, tier_, gate, up, out);
 }
 
 void CpuBackend::gather_rows(Matrix x, const std::int32_t* rows, Matrix out) {
   const Profiler::Scope scope(profiler_, "gather_rows");
-  ops::reference::gather_rows(x, rows, out);
+  cpu::gather_rows(pool_, x, rows, out);
 }
 
 void CpuBackend::scatter_rows(Matrix x, const std::int32_t* rows, Matrix out) {
   const Profiler::Scope scope(profiler_, "scatter_rows");
-  ops::reference::scatter_rows(x, rows, out);
+  cpu::scatter_rows(pool_, x, rows, out);
 }
 
 void CpuBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, Matrix qkv, Matrix z, Matrix a, Matrix b, Matrix out,
@@ -116,17 +119,17 @@ void CpuBackend::moe_ffn(Matrix x, const ops::MoeWeights& weights, Matrix out, c
 
 void CpuBackend::layer_norm(Matrix x, const float* weight, const float* bias, float eps, Matrix out) {
   const Profiler::Scope scope(profiler_, "layer_norm");
-  ops::reference::layer_norm(x, weight, bias, eps, out);
+  cpu::layer_norm(pool_, tier_, x, weight, bias, eps, out);
 }
 
 void CpuBackend::gelu(Matrix x, ops::Gelu kind) {
   const Profiler::Scope scope(profiler_, "gelu");
-  ops::reference::gelu(x, kind);
+  cpu::gelu(pool_, tier_, x, kind);
 }
 
 void CpuBackend::add_weighted_rows(Matrix table, const std::int32_t* rows, const float* weights, int per_row, Matrix out) {
   const Profiler::Scope scope(profiler_, "add_weighted_rows");
-  ops::reference::add_weighted_rows(table, rows, weights, per_row, out);
+  cpu::add_weighted_rows(pool_, tier_, table, rows, weights, per_row, out);
 }
 
 void CpuBackend::segment_attention(Matrix q, Matrix k, Matrix v, int num_heads, std::span<const std::int32_t> segments,
@@ -137,7 +140,7 @@ void CpuBackend::segment_attention(Matrix q, Matrix k, Matrix v, int num_heads, 
 
 void CpuBackend::argmax(Matrix logits, std::int32_t* ids) {
   const Profiler::Scope scope(profiler_, "argmax");
-  ops::reference::argmax(logits, ids);
+  cpu::argmax(pool_, tier_, logits, ids);
 }
 
 }  // namespace heirloom::cpu

@@ -1,0 +1,3 @@
+#include "backend/cpu/kernels/simd/simd_avx512.h"
+#include "backend/cpu/kernels/simd/simd_math.h"
+#include "backend/cpu/kernels/elementwise/elementwise_body.h"

@@ -1,0 +1,2 @@
+#include "backend/cpu/kernels/simd/simd_scalar.h"
+#include "backend/cpu/kernels/norm/norm_body.h"

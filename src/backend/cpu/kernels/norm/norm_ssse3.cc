@@ -1,0 +1,2 @@
+#include "backend/cpu/kernels/simd/simd_ssse3.h"
+#include "backend/cpu/kernels/norm/norm_body.h"

@@ -1,0 +1,51 @@
+#include "backend/cpu/kernels/rows/rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/kernels/tier_table.h"
+
+namespace heirloom::cpu {
+
+void gather_rows(ThreadPool& pool, ops::Matrix x, const std::int32_t* rows, ops::Matrix out) {
+  pool.parallel_for(out.rows, rows_grain(out.cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      std::memcpy(out.data + r * out.cols, x.data + rows[r] * x.cols, static_cast<std::size_t>(x.cols) * sizeof(float));
+    }
+  });
+}
+
+void scatter_rows(ThreadPool& pool, ops::Matrix x, const std::int32_t* rows, ops::Matrix out) {
+  pool.parallel_for(x.rows, rows_grain(x.cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      std::memcpy(out.data + rows[r] * out.cols, x.data + r * x.cols, static_cast<std::size_t>(x.cols) * sizeof(float));
+    }
+  });
+}
+
+void argmax(ThreadPool& pool, CpuTier tier, ops::Matrix logits, std::int32_t* ids) {
+  static constexpr LargestKernel kTables[4] = {scalar::largest_of, ssse3::largest_of, avx2::largest_of, avx512::largest_of};
+  const LargestKernel largest = tier_table(kTables, tier);
+  // A vocabulary row is a megabyte: it is cut into sections whose maxima threads find, then the first section with the
+  // largest of them is searched for the first place.
+  constexpr std::int64_t kMaxSections = 64;
+  const std::int64_t section = std::max<std::int64_t>(16384, (logits.cols + kMaxSections - 1) / kMaxSections);
+  for (std::int64_t r = 0; r < logits.rows; ++r) {
+    const float* x = logits.data + r * logits.cols;
+    float maxima[kMaxSections];
+    pool.parallel_for(logits.cols, section, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t at = begin; at < end; at += section) {
+        maxima[at / section] = largest(x + at, std::min(section, end - at));
+      }
+    });
+    const std::int64_t sections = (logits.cols + section - 1) / section;
+    const std::int64_t best = std::max_element(maxima, maxima + sections) - maxima;
+    const float* first = x + best * section;
+    const float* last = std::min(first + section, x + logits.cols);
+    const float* found = std::find(first, last, maxima[best]);
+    ids[r] = found == last ? 0 : static_cast<std::int32_t>(found - x);
+  }
+}
+
+}  // namespace heirloom::cpu
