@@ -39,7 +39,8 @@ std::string_view unsupported_format(std::string_view text) {
   if (has_at(text, 0, "\0\0\0\x0cjP  "sv) || has_at(text, 0, "\xff\x4f\xff\x51")) return "JPEG 2000";
   const std::string_view start = text.substr(0, 1024);
   if (start.find("<svg") != std::string_view::npos) return "SVG";
-  if (start.find("<html") != std::string_view::npos || start.find("<!DOCTYPE html") != std::string_view::npos) {
+  if (start.find("<html") != std::string_view::npos ||
+      start.find("<!DOCTYPE html") != std::string_view::npos) {
     return "an HTML page";
   }
   return "";
@@ -68,13 +69,32 @@ Image upright(Image source, int orientation) {
       std::size_t from_x = x;
       std::size_t from_y = y;
       switch (orientation) {
-        case 2: from_x = width - 1 - x; break;
-        case 3: from_x = width - 1 - x; from_y = height - 1 - y; break;
-        case 4: from_y = height - 1 - y; break;
-        case 5: from_x = y; from_y = x; break;
-        case 6: from_x = y; from_y = height - 1 - x; break;
-        case 7: from_x = width - 1 - y; from_y = height - 1 - x; break;
-        default: from_x = width - 1 - y; from_y = x; break;  // 8
+        case 2:
+          from_x = width - 1 - x;
+          break;
+        case 3:
+          from_x = width - 1 - x;
+          from_y = height - 1 - y;
+          break;
+        case 4:
+          from_y = height - 1 - y;
+          break;
+        case 5:
+          from_x = y;
+          from_y = x;
+          break;
+        case 6:
+          from_x = y;
+          from_y = height - 1 - x;
+          break;
+        case 7:
+          from_x = width - 1 - y;
+          from_y = height - 1 - x;
+          break;
+        default:
+          from_x = width - 1 - y;
+          from_y = x;
+          break;  // 8
       }
       const std::uint8_t* from = &source.rgb[(from_y * width + from_x) * 3];
       std::uint8_t* to = &result.rgb[(y * out_width + x) * 3];
@@ -103,17 +123,26 @@ DecodedFile decode_by_signature(std::span<const std::byte> file, const DecodeLim
 
 }  // namespace
 
-void check_picture_size(std::string_view format, std::uint64_t width, std::uint64_t height, const DecodeLimits& limits) {
+void check_picture_size(std::string_view format, std::uint64_t width, std::uint64_t height,
+                        const DecodeLimits& limits) {
   if (width == 0 || height == 0) {
     fail(ErrorKind::bad_file, "{} picture: size {}x{}, expected at least 1x1", format, width, height);
   }
   if (width > limits.max_side || height > limits.max_side) {
-    fail(ErrorKind::bad_file, "{} picture: {}x{}, a side is longer than the limit of {}; scale it down first", format, width, height,
-         limits.max_side);
+    fail(ErrorKind::bad_file, "{} picture: {}x{}, a side is longer than the limit of {}; scale it down first",
+         format, width, height, limits.max_side);
   }
   if (width * height > limits.max_pixels) {  // two 32-bit sides: cannot wrap
-    fail(ErrorKind::bad_file, "{} picture: {}x{} is more than the limit of {} pixels; scale it down first", format, width, height,
-         limits.max_pixels);
+    fail(ErrorKind::bad_file, "{} picture: {}x{} is more than the limit of {} pixels; scale it down first",
+         format, width, height, limits.max_pixels);
+  }
+}
+
+void check_compression_ratio(std::string_view format, std::uint64_t units, std::uint64_t units_per_byte,
+                             std::uint64_t file_bytes) {
+  if (units / units_per_byte > file_bytes) {
+    fail(ErrorKind::bad_file, "{} picture: truncated, {} bytes cannot hold a picture of this size", format,
+         file_bytes);
   }
 }
 

@@ -1,5 +1,6 @@
-// BMP, read here: the format is a header, a palette and rows, and the common small libraries lack its run-length forms or widen
-// 16-bit colour otherwise than PIL does. Layout: "Bitmap Header Types" and BITMAPV5HEADER in Microsoft's GDI documentation.
+// BMP, read here: the format is a header, a palette and rows, and the common small libraries lack its
+// run-length forms or widen 16-bit colour otherwise than PIL does. Layout: "Bitmap Header Types" and
+// BITMAPV5HEADER in Microsoft's GDI documentation.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -23,15 +24,17 @@ class BmpBytes {
 
   const std::uint8_t* range(std::uint64_t offset, std::uint64_t size) const {
     if (offset > file_.size() || size > file_.size() - offset) {
-      fail(ErrorKind::bad_file, "BMP picture: truncated, {} bytes expected at offset {}, the file has {}", size, offset,
-           file_.size());
+      fail(ErrorKind::bad_file, "BMP picture: truncated, {} bytes expected at offset {}, the file has {}",
+           size, offset, file_.size());
     }
     return reinterpret_cast<const std::uint8_t*>(file_.data()) + offset;
   }
   std::uint32_t u8(std::uint64_t offset) const { return *range(offset, 1); }
   std::uint32_t u16(std::uint64_t offset) const { return u8(offset) | u8(offset + 1) << 8; }
   std::uint32_t u32(std::uint64_t offset) const { return u16(offset) | u16(offset + 2) << 16; }
-  bool has(std::uint64_t offset, std::uint64_t size) const { return offset <= file_.size() && size <= file_.size() - offset; }
+  bool has(std::uint64_t offset, std::uint64_t size) const {
+    return offset <= file_.size() && size <= file_.size() - offset;
+  }
 
  private:
   std::span<const std::byte> file_;
@@ -43,8 +46,8 @@ struct BmpHeader {
   bool top_down = false;
   std::uint32_t bits = 0;
   std::uint32_t compression = kRaw;
-  std::uint64_t colours = 0;        // palette entries
-  std::uint64_t entry_bytes = 4;    // of a palette entry
+  std::uint64_t colours = 0;      // palette entries
+  std::uint64_t entry_bytes = 4;  // of a palette entry
   std::uint64_t palette_offset = 0;
   std::uint64_t pixel_offset = 0;
   std::array<std::uint32_t, 3> masks{};  // red, green, blue
@@ -67,17 +70,20 @@ BmpHeader read_header(const BmpBytes& bytes) {
     header.compression = bytes.u32(30);
     header.colours = bytes.u32(46);
   } else {
-    fail(ErrorKind::bad_file, "BMP picture: header of {} bytes, expected 12, 40, 52, 56, 64, 108 or 124", size);
+    fail(ErrorKind::bad_file, "BMP picture: header of {} bytes, expected 12, 40, 52, 56, 64, 108 or 124",
+         size);
   }
   header.palette_offset = 14 + size;
   if (header.compression == kBitfields) {
     if (size == 64) fail(ErrorKind::bad_file, "BMP picture: OS/2 Huffman compression is not supported");
-    for (std::size_t i = 0; i < 3; ++i) header.masks[i] = bytes.u32(54 + 4 * i);  // inside V2+ headers, right after the first
+    for (std::size_t i = 0; i < 3; ++i)
+      header.masks[i] = bytes.u32(54 + 4 * i);  // inside V2+ headers, right after the first
     if (size == 40) header.palette_offset += 12;
   } else if (header.bits == 16) {
     header.masks = {0x7c00, 0x03e0, 0x001f};
   }
-  if (header.bits == 32 && header.masks == std::array<std::uint32_t, 3>{}) header.masks = {0xff0000, 0xff00, 0xff};
+  if (header.bits == 32 && header.masks == std::array<std::uint32_t, 3>{})
+    header.masks = {0xff0000, 0xff00, 0xff};
   if (header.colours == 0) header.colours = std::uint64_t{1} << std::min(header.bits, 8u);
   header.pixel_offset = bytes.u32(10);
   const std::uint64_t palette_bytes = header.bits <= 8 ? header.colours * header.entry_bytes : 0;
@@ -94,16 +100,19 @@ void check_layout(const BmpHeader& header) {
     fail(ErrorKind::bad_file, "BMP picture: {} bits a pixel, expected 1, 4, 8, 16, 24 or 32", bits);
   }
   const bool fits = header.compression == kRaw || (header.compression == kRle8 && bits == 8) ||
-                    (header.compression == kRle4 && bits == 4) || (header.compression == kBitfields && bits >= 16);
+                    (header.compression == kRle4 && bits == 4) ||
+                    (header.compression == kBitfields && bits >= 16);
   if (!fits) {
-    fail(ErrorKind::bad_file, "BMP picture: compression {} with {} bits a pixel is not supported", header.compression, bits);
+    fail(ErrorKind::bad_file, "BMP picture: compression {} with {} bits a pixel is not supported",
+         header.compression, bits);
   }
   if (bits <= 8 && header.colours > 65536) {
     fail(ErrorKind::bad_file, "BMP picture: palette of {} colours, at most 65536 expected", header.colours);
   }
   using Masks = std::array<std::uint32_t, 3>;
   bool known = true;
-  if (bits == 16) known = header.masks == Masks{0xf800, 0x07e0, 0x001f} || header.masks == Masks{0x7c00, 0x03e0, 0x001f};
+  if (bits == 16)
+    known = header.masks == Masks{0xf800, 0x07e0, 0x001f} || header.masks == Masks{0x7c00, 0x03e0, 0x001f};
   if (bits == 24 && header.compression == kBitfields) known = header.masks == Masks{0xff0000, 0xff00, 0xff};
   if (bits == 32) {  // one byte each
     for (const std::uint32_t mask : header.masks) {
@@ -111,7 +120,8 @@ void check_layout(const BmpHeader& header) {
     }
   }
   if (!known) {
-    fail(ErrorKind::bad_file, "BMP picture: colour masks {:#x} {:#x} {:#x} with {} bits a pixel are not supported",
+    fail(ErrorKind::bad_file,
+         "BMP picture: colour masks {:#x} {:#x} {:#x} with {} bits a pixel are not supported",
          header.masks[0], header.masks[1], header.masks[2], bits);
   }
 }
@@ -146,7 +156,9 @@ std::vector<std::uint8_t> expand_runs(const BmpBytes& bytes, const BmpHeader& he
       const std::uint64_t room = x < header.width ? header.width - x : 0;
       const std::uint64_t run = std::min({std::uint64_t{count}, room, total - position});
       for (std::uint64_t i = 0; i < run; ++i) {
-        indices[position + i] = static_cast<std::uint8_t>(!nibbles ? value : i % 2 == 0 ? value >> 4 : value & 15);
+        indices[position + i] = static_cast<std::uint8_t>(!nibbles     ? value
+                                                          : i % 2 == 0 ? value >> 4
+                                                                       : value & 15);
       }
       position += run;
       x += run;
@@ -164,8 +176,9 @@ std::vector<std::uint8_t> expand_runs(const BmpBytes& bytes, const BmpHeader& he
       const std::uint64_t stored = nibbles ? (run + 1) / 2 : run;
       const std::uint8_t* from = bytes.range(at, stored);
       for (std::uint64_t i = 0; i < run; ++i) {
-        indices[position + i] =
-            static_cast<std::uint8_t>(!nibbles ? from[i] : i % 2 == 0 ? from[i / 2] >> 4 : from[i / 2] & 15);
+        indices[position + i] = static_cast<std::uint8_t>(!nibbles     ? from[i]
+                                                          : i % 2 == 0 ? from[i / 2] >> 4
+                                                                       : from[i / 2] & 15);
       }
       position += run;
       x += value;
@@ -176,7 +189,8 @@ std::vector<std::uint8_t> expand_runs(const BmpBytes& bytes, const BmpHeader& he
   return indices;
 }
 
-void convert_row(const std::uint8_t* from, std::uint8_t* to, const BmpHeader& header, const Palette& palette) {
+void convert_row(const std::uint8_t* from, std::uint8_t* to, const BmpHeader& header,
+                 const Palette& palette) {
   const std::size_t width = header.width;
   const std::uint32_t bits = header.bits;
   for (std::size_t x = 0; x < width; ++x) {
@@ -213,7 +227,8 @@ DecodedFile decode_bmp(std::span<const std::byte> file, const DecodeLimits& limi
   const std::uint8_t* rows = nullptr;
   std::vector<std::uint8_t> indices;
   if (runs) {
-    if (!bytes.has(header.pixel_offset, 2)) fail(ErrorKind::bad_file, "BMP picture: truncated, no pixel data");
+    if (!bytes.has(header.pixel_offset, 2))
+      fail(ErrorKind::bad_file, "BMP picture: truncated, no pixel data");
     indices = expand_runs(bytes, header);
   } else {
     rows = bytes.range(header.pixel_offset, stride * (header.height - 1) + row_bytes);

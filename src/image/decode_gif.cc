@@ -28,22 +28,26 @@ struct CloseGif {
   const bool ends_early = code == D_GIF_ERR_READ_FAILED || code == D_GIF_ERR_EOF_TOO_SOON;
   const char* reason = GifErrorString(code);
   fail(ErrorKind::bad_file, "GIF picture: {}",
-       ends_early ? "truncated, the file ends before the picture does" : reason != nullptr ? reason : "damaged data");
+       ends_early          ? "truncated, the file ends before the picture does"
+       : reason != nullptr ? reason
+                           : "damaged data");
 }
 
-/// Reads one extension; a graphic control extension tells the transparent index (5.2.3 of the GIF89a specification).
+/// Reads one extension; a graphic control extension tells the transparent index (5.2.3 of the GIF89a
+/// specification).
 void read_extension(GifFileType* gif, int& transparent_index) {
   int code = 0;
   GifByteType* block = nullptr;
   if (DGifGetExtension(gif, &code, &block) == GIF_ERROR) fail_gif(gif->Error);
-  if (code == GRAPHICS_EXT_FUNC_CODE && block != nullptr && block[0] >= 4 && (block[1] & 1) != 0) transparent_index = block[4];
+  if (code == GRAPHICS_EXT_FUNC_CODE && block != nullptr && block[0] >= 4 && (block[1] & 1) != 0)
+    transparent_index = block[4];
   while (block != nullptr) {
     if (DGifGetExtensionNext(gif, &block) == GIF_ERROR) fail_gif(gif->Error);
   }
 }
 
-/// The colours of the frame as PIL reads them: no table, or one that is a grey ramp, means index = grey level; indices past a
-/// real table are black.
+/// The colours of the frame as PIL reads them: no table, or one that is a grey ramp, means index = grey
+/// level; indices past a real table are black.
 std::array<std::array<std::uint8_t, 3>, 256> frame_palette(const GifFileType& gif) {
   std::array<std::array<std::uint8_t, 3>, 256> palette{};
   const ColorMapObject* map = gif.Image.ColorMap != nullptr ? gif.Image.ColorMap : gif.SColorMap;
@@ -101,12 +105,15 @@ DecodedFile decode_gif(std::span<const std::byte> file, const DecodeLimits& limi
   check_picture_size("GIF", width, height, limits);
   check_picture_size("GIF", frame_width, frame_height, limits);
 
+  // An LZW code of 12 bits stands for at most 4096 pixels.
+  check_compression_ratio("GIF", std::uint64_t{frame_width} * frame_height, 2731, file.size());
   const auto palette = frame_palette(*gif);
   DecodedFile decoded{make_image(width, height)};
   Image& image = decoded.image;
   const auto& around = palette[transparent_index >= 0 ? static_cast<std::size_t>(transparent_index) : 0];
   if (frame_width != width || frame_height != height) {
-    for (std::size_t i = 0; i < std::size_t{width} * height; ++i) std::memcpy(&image.rgb[3 * i], around.data(), 3);
+    for (std::size_t i = 0; i < std::size_t{width} * height; ++i)
+      std::memcpy(&image.rgb[3 * i], around.data(), 3);
   }
   std::vector<GifPixelType> line(frame_width);
   for (const std::uint32_t y : line_order(frame_height, gif->Image.Interlace)) {

@@ -1,10 +1,9 @@
-// JPEG through libjpeg-turbo, with the settings PIL uses (its defaults: accurate integer IDCT, fancy upsampling). Four-channel
-// files are taken as inverted, the Adobe convention, whatever their markers say, as PIL does.
-#include <stdio.h>  // jpeglib.h needs FILE
-
-#include <jpeglib.h>
-
+// JPEG through libjpeg-turbo, with the settings PIL uses (its defaults: accurate integer IDCT, fancy
+// upsampling). Four-channel files are taken as inverted, the Adobe convention, whatever their markers say, as
+// PIL does.
 #include <jerror.h>
+#include <jpeglib.h>
+#include <stdio.h>  // jpeglib.h needs FILE
 
 #include <csetjmp>
 #include <cstring>
@@ -19,8 +18,8 @@
 namespace heirloom {
 namespace {
 
-// A progressive file may repeat scans without end, each costing a pass over the picture (libjpeg-turbo's own tools have the
-// same guard, -maxscans). Real encoders write about ten.
+// A progressive file may repeat scans without end, each costing a pass over the picture (libjpeg-turbo's own
+// tools have the same guard, -maxscans). Real encoders write about ten.
 constexpr int kMaxScans = 500;
 
 struct JpegErrors {
@@ -60,12 +59,14 @@ void on_skip(j_decompress_ptr info, long count) {
 }
 
 void on_progress(j_common_ptr info) {
-  if (!info->is_decompressor || reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMaxScans) return;
+  if (!info->is_decompressor || reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMaxScans)
+    return;
   reinterpret_cast<JpegErrors*>(info->err)->too_many_scans = true;
   ERREXIT(info, JERR_BAD_PROGRESSION);
 }
 
-/// A decompressor whose steps may longjmp back into themselves; no object with a destructor lives in those frames.
+/// A decompressor whose steps may longjmp back into themselves; no object with a destructor lives in those
+/// frames.
 class JpegReader {
  public:
   explicit JpegReader(std::span<const std::byte> file) {
@@ -92,7 +93,8 @@ class JpegReader {
 
   [[noreturn]] void fail_here() const {
     if (errors_.out_of_memory) throw std::bad_alloc();
-    if (errors_.truncated) fail(ErrorKind::bad_file, "JPEG picture: truncated, the file ends before the picture does");
+    if (errors_.truncated)
+      fail(ErrorKind::bad_file, "JPEG picture: truncated, the file ends before the picture does");
     if (errors_.too_many_scans) {
       fail(ErrorKind::bad_file, "JPEG picture: more than {} scans; save it as a baseline JPEG", kMaxScans);
     }
@@ -108,7 +110,9 @@ class JpegReader {
   }
   bool start() {
     if (setjmp(errors_.jump) != 0) return false;
-    info_.out_color_space = info_.num_components == 1 ? JCS_GRAYSCALE : info_.num_components == 3 ? JCS_RGB : JCS_CMYK;
+    info_.out_color_space = info_.num_components == 1   ? JCS_GRAYSCALE
+                            : info_.num_components == 3 ? JCS_RGB
+                                                        : JCS_CMYK;
     jpeg_start_decompress(&info_);
     return true;
   }
@@ -148,11 +152,14 @@ void convert_row(const JSAMPLE* from, std::uint8_t* to, std::size_t width, int c
     case 1:
       for (std::size_t x = 0; x < width; ++x) std::memset(to + 3 * x, from[x], 3);
       return;
-    case 3: std::memcpy(to, from, width * 3); return;
+    case 3:
+      std::memcpy(to, from, width * 3);
+      return;
     default:
       for (std::size_t x = 0; x < width; ++x) {
         const auto black = static_cast<std::uint8_t>(255 - from[4 * x + 3]);
-        for (std::size_t c = 0; c < 3; ++c) to[3 * x + c] = ink(static_cast<std::uint8_t>(255 - from[4 * x + c]), black);
+        for (std::size_t c = 0; c < 3; ++c)
+          to[3 * x + c] = ink(static_cast<std::uint8_t>(255 - from[4 * x + c]), black);
       }
   }
 }
@@ -195,8 +202,13 @@ DecodedFile decode_jpeg(std::span<const std::byte> file, const DecodeLimits& lim
   check_picture_size("JPEG", info.image_width, info.image_height, limits);
   const int components = info.num_components;
   if (components != 1 && components != 3 && components != 4) {
-    fail(ErrorKind::bad_file, "JPEG picture: {} colour channels, expected 1 (grey), 3 (colour) or 4 (CMYK)", components);
+    fail(ErrorKind::bad_file, "JPEG picture: {} colour channels, expected 1 (grey), 3 (colour) or 4 (CMYK)",
+         components);
   }
+  // Huffman codes are a bit or longer and every 8x8 block has a DC code: 512 pixels a byte. (Arithmetic
+  // coding has no such bound.)
+  if (info.arith_code == FALSE)
+    check_compression_ratio("JPEG", std::uint64_t{info.image_width} * info.image_height, 512, file.size());
   if (!reader.start()) reader.fail_here();
   DecodedFile decoded{make_image(info.output_width, info.output_height)};
   const std::size_t width = info.output_width;

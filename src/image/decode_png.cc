@@ -1,5 +1,6 @@
-// PNG through libpng. libpng only unfilters and de-interlaces; the conversions to RGB are ours because they follow PIL, which
-// ignores gAMA, takes the high byte of 16-bit colour, and clips (not scales) 16-bit grey at 255.
+// PNG through libpng. libpng only unfilters and de-interlaces; the conversions to RGB are ours because they
+// follow PIL, which ignores gAMA, takes the high byte of 16-bit colour, and clips (not scales) 16-bit grey at
+// 255.
 #include <png.h>
 
 #include <algorithm>
@@ -15,7 +16,8 @@
 namespace heirloom {
 namespace {
 
-/// Where libpng is in the file, and why it stopped. libpng reports errors by longjmp, so this outlives every frame it may cut.
+/// Where libpng is in the file, and why it stopped. libpng reports errors by longjmp, so this outlives every
+/// frame it may cut.
 struct PngSource {
   std::span<const std::byte> rest;
   bool truncated = false;
@@ -70,14 +72,19 @@ struct PngReader {
   PngReader& operator=(const PngReader&) = delete;
 
   [[noreturn]] void fail_here() const {
-    fail(ErrorKind::bad_file, "PNG picture: {}", source.truncated ? "truncated, the file ends before the picture does"
-                                                                  : source.message);
+    fail(ErrorKind::bad_file, "PNG picture: {}",
+         source.truncated ? "truncated, the file ends before the picture does" : source.message);
   }
   // The calls that may longjmp, one per step, so that no object with a destructor lives in their frames.
   bool read_info() {
     if (setjmp(png_jmpbuf(png)) != 0) return false;
     png_read_info(png, info);
     png_get_IHDR(png, info, &width, &height, &bit_depth, &colour_type, nullptr, nullptr, nullptr);
+    return true;
+  }
+  /// libpng allocates its rows here, so the size must have been checked.
+  bool start() {
+    if (setjmp(png_jmpbuf(png)) != 0) return false;
     png_set_packing(png);  // one byte a sample for 1, 2 and 4 bits
     passes = png_set_interlace_handling(png);
     png_read_update_info(png, info);
@@ -100,7 +107,8 @@ struct PngReader {
   }
 };
 
-/// Converts rows of samples as libpng hands them over (packed samples widened to a byte, 16-bit big-endian) to RGB.
+/// Converts rows of samples as libpng hands them over (packed samples widened to a byte, 16-bit big-endian)
+/// to RGB.
 class RowConverter {
  public:
   explicit RowConverter(const PngReader& reader)
@@ -124,9 +132,12 @@ class RowConverter {
       case PNG_COLOR_TYPE_GRAY:
         for (std::size_t x = 0; x < width_; ++x) std::memset(to + 3 * x, grey(from, x), 3);
         return;
-      case PNG_COLOR_TYPE_GRAY_ALPHA: return pick(from, to, 2, false);
-      case PNG_COLOR_TYPE_RGB: return pick(from, to, 3, true);
-      default: return pick(from, to, 4, true);  // RGBA
+      case PNG_COLOR_TYPE_GRAY_ALPHA:
+        return pick(from, to, 2, false);
+      case PNG_COLOR_TYPE_RGB:
+        return pick(from, to, 3, true);
+      default:
+        return pick(from, to, 4, true);  // RGBA
     }
   }
 
@@ -150,27 +161,32 @@ class RowConverter {
   std::array<std::array<std::uint8_t, 3>, 256> palette_{};
 };
 
-/// The colour that the reference processors paint white, from tRNS, with PIL's arithmetic (which forgets the bit depth in
-/// places: see the cases).
-std::optional<std::array<std::uint8_t, 3>> transparent_colour(const PngReader& reader, const RowConverter& converter) {
+/// The colour that the reference processors paint white, from tRNS, with PIL's arithmetic (which forgets the
+/// bit depth in places: see the cases).
+std::optional<std::array<std::uint8_t, 3>> transparent_colour(const PngReader& reader,
+                                                              const RowConverter& converter) {
   png_bytep alphas = nullptr;
   int count = 0;
   png_color_16p value = nullptr;
   if (png_get_tRNS(reader.png, reader.info, &alphas, &count, &value) == 0) return std::nullopt;
   if (reader.colour_type == PNG_COLOR_TYPE_PALETTE) {
-    // One fully transparent entry among opaque ones is a colour; a table of alphas is dropped by convert("RGB").
+    // One fully transparent entry among opaque ones is a colour; a table of alphas is dropped by
+    // convert("RGB").
     const std::span<const png_byte> table(alphas, static_cast<std::size_t>(count));
     const auto clear = std::find(table.begin(), table.end(), 0);
     if (clear == table.end() || std::count(table.begin(), table.end(), 255) != count - 1) return std::nullopt;
     return converter.palette_colour(static_cast<std::size_t>(clear - table.begin()));
   }
   if (reader.colour_type == PNG_COLOR_TYPE_RGB) {  // the low byte, also of 16-bit values
-    return std::array{static_cast<std::uint8_t>(value->red & 0xff), static_cast<std::uint8_t>(value->green & 0xff),
+    return std::array{static_cast<std::uint8_t>(value->red & 0xff),
+                      static_cast<std::uint8_t>(value->green & 0xff),
                       static_cast<std::uint8_t>(value->blue & 0xff)};
   }
   const std::uint16_t grey = value->gray;
-  if (reader.bit_depth == 1) return std::array<std::uint8_t, 3>{grey != 0 ? std::uint8_t{255} : std::uint8_t{0}, 0, 0};
-  if (reader.bit_depth == 16) return std::array<std::uint8_t, 3>{static_cast<std::uint8_t>(grey & 0xff), 0, 0};
+  if (reader.bit_depth == 1)
+    return std::array<std::uint8_t, 3>{grey != 0 ? std::uint8_t{255} : std::uint8_t{0}, 0, 0};
+  if (reader.bit_depth == 16)
+    return std::array<std::uint8_t, 3>{static_cast<std::uint8_t>(grey & 0xff), 0, 0};
   const auto clipped = static_cast<std::uint8_t>(std::min<int>(grey, 255));  // not scaled with the pixels
   return std::array{clipped, clipped, clipped};
 }
@@ -185,7 +201,10 @@ std::vector<std::byte> raw_exif_profile(std::string_view text) {
   std::vector<std::byte> bytes;
   int high = -1;
   for (const char c : text) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
     if (digit < 0) continue;
     if (high < 0) {
       high = digit;
@@ -227,6 +246,12 @@ DecodedFile decode_png(std::span<const std::byte> file, const DecodeLimits& limi
   PngReader reader(file);
   if (!reader.read_info()) reader.fail_here();
   check_picture_size("PNG", reader.width, reader.height, limits);
+  // Deflate reaches 1032:1 at most (258 bytes for two bits). Rows are widened to whole bytes a sample here,
+  // the file's are packed.
+  const std::uint64_t packed_bytes = std::uint64_t{reader.width} * png_get_channels(reader.png, reader.info) *
+                                     static_cast<std::uint64_t>(reader.bit_depth) / 8 * reader.height;
+  check_compression_ratio("PNG", packed_bytes, 1032, file.size());
+  if (!reader.start()) reader.fail_here();
   DecodedFile decoded{make_image(reader.width, reader.height)};
   const RowConverter converter(reader);
   const std::size_t row_bytes = png_get_rowbytes(reader.png, reader.info);
@@ -242,7 +267,8 @@ DecodedFile decode_png(std::span<const std::byte> file, const DecodeLimits& limi
     reader.rows.resize(reader.height);
     for (std::size_t y = 0; y < reader.height; ++y) reader.rows[y] = &reader.samples[y * row_bytes];
     if (!reader.read_all_rows()) reader.fail_here();
-    for (std::size_t y = 0; y < reader.height; ++y) converter.convert(reader.rows[y], &decoded.image.rgb[y * out_bytes]);
+    for (std::size_t y = 0; y < reader.height; ++y)
+      converter.convert(reader.rows[y], &decoded.image.rgb[y * out_bytes]);
   }
   reader.read_end();
   decoded.image.transparent_colour = transparent_colour(reader, converter);

@@ -1,4 +1,5 @@
-// WebP through libwebp: lossy, lossless, with alpha (dropped), and the first frame of an animation on its canvas.
+// WebP through libwebp: lossy, lossless, with alpha (dropped), and the first frame of an animation on its
+// canvas.
 #include <webp/decode.h>
 #include <webp/demux.h>
 
@@ -23,7 +24,8 @@ std::span<const std::byte> chunk(const WebPDemuxer* demuxer, const char* fourcc)
   WebPChunkIterator iterator;
   std::span<const std::byte> bytes;
   if (WebPDemuxGetChunk(demuxer, fourcc, 1, &iterator) != 0) {
-    bytes = {reinterpret_cast<const std::byte*>(iterator.chunk.bytes), iterator.chunk.size};  // points into the file
+    bytes = {reinterpret_cast<const std::byte*>(iterator.chunk.bytes),
+             iterator.chunk.size};  // points into the file
   }
   WebPDemuxReleaseChunkIterator(&iterator);
   return bytes;
@@ -38,7 +40,8 @@ int orientation(const WebPDemuxer* demuxer) {
   return found.value_or(1);
 }
 
-/// First frame of an animation, composed on a transparent canvas as libwebp's animation decoder (and so PIL) does.
+/// First frame of an animation, composed on a transparent canvas as libwebp's animation decoder (and so PIL)
+/// does.
 void decode_first_frame(const WebPData& data, Image& image) {
   WebPAnimDecoderOptions options;
   if (WebPAnimDecoderOptionsInit(&options) == 0) fail(ErrorKind::internal, "libwebp: incompatible version");
@@ -66,18 +69,21 @@ DecodedFile decode_webp(std::span<const std::byte> file, const DecodeLimits& lim
     fail(ErrorKind::bad_file, "WebP picture: {}",
          status == VP8_STATUS_NOT_ENOUGH_DATA ? "truncated, the file ends in the header" : "damaged header");
   }
-  check_picture_size("WebP", static_cast<std::uint64_t>(features.width), static_cast<std::uint64_t>(features.height), limits);
+  check_picture_size("WebP", static_cast<std::uint64_t>(features.width),
+                     static_cast<std::uint64_t>(features.height), limits);
   WebPDemuxState state;
   const std::unique_ptr<WebPDemuxer, DeleteDemuxer> demuxer(WebPDemuxPartial(&data, &state));
   if (demuxer == nullptr || state != WEBP_DEMUX_DONE) {
     fail(ErrorKind::bad_file, "WebP picture: {}",
-         state == WEBP_DEMUX_PARSE_ERROR ? "damaged container" : "truncated, the file ends before the picture does");
+         state == WEBP_DEMUX_PARSE_ERROR ? "damaged container"
+                                         : "truncated, the file ends before the picture does");
   }
-  DecodedFile decoded{make_image(static_cast<std::uint64_t>(features.width), static_cast<std::uint64_t>(features.height))};
+  DecodedFile decoded{
+      make_image(static_cast<std::uint64_t>(features.width), static_cast<std::uint64_t>(features.height))};
   if (features.has_animation != 0) {
     decode_first_frame(data, decoded.image);
-  } else if (WebPDecodeRGBInto(data.bytes, data.size, decoded.image.rgb.data(), decoded.image.rgb.size(), features.width * 3) ==
-             nullptr) {
+  } else if (WebPDecodeRGBInto(data.bytes, data.size, decoded.image.rgb.data(), decoded.image.rgb.size(),
+                               features.width * 3) == nullptr) {
     fail(ErrorKind::bad_file, "WebP picture: damaged data");
   }
   decoded.orientation = orientation(demuxer.get());

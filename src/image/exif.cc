@@ -18,11 +18,13 @@ class TiffView {
     return true;
   }
   std::optional<std::uint32_t> number(std::uint64_t offset, int size_bytes) const {
-    if (offset > bytes_.size() || bytes_.size() - offset < static_cast<std::uint64_t>(size_bytes)) return std::nullopt;
+    if (offset > bytes_.size() || bytes_.size() - offset < static_cast<std::uint64_t>(size_bytes))
+      return std::nullopt;
     std::uint32_t value = 0;
     for (int i = 0; i < size_bytes; ++i) {
       const int place = big_endian_ ? i : size_bytes - 1 - i;
-      value = (value << 8) | std::to_integer<std::uint32_t>(bytes_[offset + static_cast<std::uint64_t>(place)]);
+      value =
+          (value << 8) | std::to_integer<std::uint32_t>(bytes_[offset + static_cast<std::uint64_t>(place)]);
     }
     return value;
   }

@@ -1,6 +1,6 @@
-// Size rules of the two reference processors: smart_resize of image_processing_qwen2_vl.py, and find_best_resize, get_refine_size
-// and get_sliced_grid of image_processing_minicpmv4_6.py. Python's arithmetic throughout: doubles, int() towards zero, round()
-// half to even.
+// Size rules of the two reference processors: smart_resize of image_processing_qwen2_vl.py, and
+// find_best_resize, get_refine_size and get_sliced_grid of image_processing_minicpmv4_6.py. Python's
+// arithmetic throughout: doubles, int() towards zero, round() half to even.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,10 +17,12 @@ std::int64_t rounded_ratio(double length, double divisor) {
 }
 
 std::uint32_t ensure_divide(double length, std::uint32_t divisor) {
-  return static_cast<std::uint32_t>(std::max<std::int64_t>(rounded_ratio(length, divisor) * divisor, divisor));
+  return static_cast<std::uint32_t>(
+      std::max<std::int64_t>(rounded_ratio(length, divisor) * divisor, divisor));
 }
 
-/// A size of about scale_resolution^2 pixels (or the given one, if smaller and not to be enlarged) in whole merge blocks.
+/// A size of about scale_resolution^2 pixels (or the given one, if smaller and not to be enlarged) in whole
+/// merge blocks.
 PictureSize best_size(double height, double width, bool allow_upscale, const ImageProcessorConfig& config) {
   const double scale = config.scale_resolution;
   if (height * width > scale * scale || allow_upscale) {
@@ -37,14 +39,16 @@ struct SliceGrid {
   std::uint32_t cols = 0;
 };
 
-/// The grid of about area / scale_resolution^2 slices whose shape is closest to the picture's; 0 x 0 for a small picture.
+/// The grid of about area / scale_resolution^2 slices whose shape is closest to the picture's; 0 x 0 for a
+/// small picture.
 SliceGrid slice_grid(PictureSize size, const ImageProcessorConfig& config) {
   const double width = size.width;
   const double height = size.height;
   const double scale = config.scale_resolution;
   const double log_ratio = std::log(width / height);
   const double wanted = std::ceil(width * height / (scale * scale));
-  const auto multiple = static_cast<std::uint32_t>(std::min(wanted, static_cast<double>(config.max_slice_nums)));
+  const auto multiple =
+      static_cast<std::uint32_t>(std::min(wanted, static_cast<double>(config.max_slice_nums)));
   if (!config.slice_mode || multiple <= 1) return {};
   SliceGrid best{1, 1};
   double least_error = std::numeric_limits<double>::infinity();
@@ -70,7 +74,8 @@ PictureSize qwen_resized(PictureSize size, const ImageProcessorConfig& config) {
   const double width = size.width;
   const double ratio = std::max(height, width) / std::min(height, width);
   if (ratio > 200.0) {
-    fail(ErrorKind::bad_file, "picture: {}x{}, one side is more than 200 times the other; crop it first", size.width, size.height);
+    fail(ErrorKind::bad_file, "picture: {}x{}, one side is more than 200 times the other; crop it first",
+         size.width, size.height);
   }
   const std::uint32_t factor = config.patch_size * config.merge_size;
   const double f = factor;
@@ -88,9 +93,11 @@ PictureSize qwen_resized(PictureSize size, const ImageProcessorConfig& config) {
     blocks_h = std::ceil(height * beta / f);
     blocks_w = std::ceil(width * beta / f);
   }
-  // A configuration may allow less than one block on a side (min_pixels 1): the reference would then fail on an empty picture.
+  // A configuration may allow less than one block on a side (min_pixels 1): the reference would then fail on
+  // an empty picture.
   if (blocks_h < 1.0 || blocks_w < 1.0) {
-    fail(ErrorKind::bad_file, "picture: {}x{} is too small for this model's configuration", size.width, size.height);
+    fail(ErrorKind::bad_file, "picture: {}x{} is too small for this model's configuration", size.width,
+         size.height);
   }
   return {static_cast<std::uint32_t>(blocks_h) * factor, static_cast<std::uint32_t>(blocks_w) * factor};
 }

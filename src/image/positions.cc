@@ -28,7 +28,8 @@ struct AxisTaps {
 };
 
 AxisTaps axis_taps(std::int32_t position, std::int32_t size, std::int32_t side) {
-  const float source = static_cast<float>(position) * static_cast<float>(side - 1) / static_cast<float>(std::max(size - 1, 1));
+  const float source =
+      static_cast<float>(position) * static_cast<float>(side - 1) / static_cast<float>(std::max(size - 1, 1));
   const float low = std::floor(source);
   AxisTaps taps{};
   for (std::int32_t i = 0; i < 2; ++i) {
@@ -46,7 +47,8 @@ class FrameGrids {
       if (!by_frame) {
         frames_.push_back(grid);
       } else {
-        frames_.insert(frames_.end(), static_cast<std::size_t>(std::max(grid.t, 0)), GridThw{1, grid.h, grid.w});
+        frames_.insert(frames_.end(), static_cast<std::size_t>(std::max(grid.t, 0)),
+                       GridThw{1, grid.h, grid.w});
       }
     }
   }
@@ -81,7 +83,8 @@ WindowIndex window_index(std::span<const GridHw> tiles, std::int32_t window) {
     for (std::int32_t top = 0; top < tile.h; top += window) {
       for (std::int32_t left = 0; left < tile.w; left += window) {
         for (std::int32_t y = top; y < std::min(top + window, tile.h); ++y) {
-          for (std::int32_t x = left; x < std::min(left + window, tile.w); ++x) result.index.push_back(start + y * tile.w + x);
+          for (std::int32_t x = left; x < std::min(left + window, tile.w); ++x)
+            result.index.push_back(start + y * tile.w + x);
         }
         result.cu_seqlens.push_back(static_cast<std::int32_t>(result.index.size()));
       }
@@ -118,7 +121,8 @@ std::vector<std::int32_t> vision_position_ids(std::span<const GridThw> grids, st
   return ids;
 }
 
-BilinearTaps bilinear_position_taps(std::span<const GridThw> grids, std::int32_t side, std::int32_t merge_size) {
+BilinearTaps bilinear_position_taps(std::span<const GridThw> grids, std::int32_t side,
+                                    std::int32_t merge_size) {
   BilinearTaps taps;
   for (const GridThw& grid : grids) {
     for (std::int32_t t = 0; t < grid.t; ++t) {
@@ -155,17 +159,19 @@ MropePositions mrope_positions(std::span<const TokenModality> modality, std::spa
     std::size_t end = start + 1;
     while (end < tokens && modality[end] == modality[start]) ++end;
     if (modality[start] == TokenModality::text) {
-      for (std::size_t token = start; token < end; ++token, ++position) set(token, position, position, position);
+      for (std::size_t token = start; token < end; ++token, ++position)
+        set(token, position, position, position);
     } else {
       const bool video = modality[start] == TokenModality::video;
       const GridThw* grid = video ? video_grids.next() : image_grids.next();
       const char* name = video ? "video frame" : "image";
-      if (grid == nullptr) fail(ErrorKind::usage, "prompt: more runs of {} placeholders than {}s", name, name);
+      if (grid == nullptr)
+        fail(ErrorKind::usage, "prompt: more runs of {} placeholders than {}s", name, name);
       const std::int32_t rows = grid->h / merge_size;
       const std::int32_t cols = grid->w / merge_size;
       if (static_cast<std::int64_t>(end - start) != std::int64_t{grid->t} * rows * cols) {
-        fail(ErrorKind::usage, "prompt: {} {} placeholders in a row at token {}, the {} has {} features", end - start, name, start,
-             name, std::int64_t{grid->t} * rows * cols);
+        fail(ErrorKind::usage, "prompt: {} {} placeholders in a row at token {}, the {} has {} features",
+             end - start, name, start, name, std::int64_t{grid->t} * rows * cols);
       }
       std::size_t token = start;
       for (std::int32_t t = 0; t < grid->t; ++t) {
@@ -177,7 +183,8 @@ MropePositions mrope_positions(std::span<const TokenModality> modality, std::spa
     }
     start = end;
   }
-  if (!image_grids.done() || !video_grids.done()) fail(ErrorKind::usage, "prompt: fewer runs of placeholders than pictures");
+  if (!image_grids.done() || !video_grids.done())
+    fail(ErrorKind::usage, "prompt: fewer runs of placeholders than pictures");
   const std::int32_t last = result.ids.empty() ? -1 : *std::max_element(result.ids.begin(), result.ids.end());
   result.delta = last + 1 - static_cast<std::int32_t>(tokens);
   return result;

@@ -1,5 +1,5 @@
-// Integer index tables of the vision towers and of text M-RoPE, as transformers' vision_utils.py and get_rope_index make them. Pure
-// arithmetic on patch grids: no tensors, no weights.
+// Integer index tables of the vision towers and of text M-RoPE, as transformers' vision_utils.py and
+// get_rope_index make them. Pure arithmetic on patch grids: no tensors, no weights.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,14 @@ struct GridThw {
   std::int32_t w = 0;
 };
 
-/// Bucket of coordinate i of n on a table of `side`: floor(i * side / n), in integers because every float formula misses ties.
-/// 0 <= i < n.
+/// Bucket of coordinate i of n on a table of `side`: floor(i * side / n), in integers because every float
+/// formula misses ties. 0 <= i < n.
 constexpr std::int32_t nearest_bucket(std::int32_t i, std::int32_t n, std::int32_t side) {
   return static_cast<std::int32_t>(std::int64_t{i} * side / n);
 }
 
-/// MiniCPM-V (SigLIP2): row of the side x side position table for each patch, tiles in raster order one after the other.
+/// MiniCPM-V (SigLIP2): row of the side x side position table for each patch, tiles in raster order one after
+/// the other.
 std::vector<std::int32_t> nearest_position_ids(std::span<const GridHw> tiles, std::int32_t side);
 
 struct WindowIndex {
@@ -50,8 +51,10 @@ struct BilinearTaps {
   std::vector<float> weights;         // [patches, 4]
 };
 
-/// Qwen tower positions: bilinear interpolation with aligned corners, patches in merge-block order; float32 in the reference's order.
-BilinearTaps bilinear_position_taps(std::span<const GridThw> grids, std::int32_t side, std::int32_t merge_size);
+/// Qwen tower positions: bilinear interpolation with aligned corners, patches in merge-block order; float32
+/// in the reference's order.
+BilinearTaps bilinear_position_taps(std::span<const GridThw> grids, std::int32_t side,
+                                    std::int32_t merge_size);
 
 enum class TokenModality : std::uint8_t { text = 0, image = 1, video = 2 };
 
@@ -60,9 +63,9 @@ struct MropePositions {
   std::int32_t delta = 0;         // position of token n after the prompt = n + delta
 };
 
-/// Qwen3.5 text positions of a whole prompt. `modality` is per token (the placeholders are image or video). Each run of image tokens
-/// takes the next of `images`; a video is one run per frame, each taking one frame of the next of `videos`. Throws Error{usage} when
-/// runs and grids do not match in number or length.
+/// Qwen3.5 text positions of a whole prompt. `modality` is per token (the placeholders are image or video).
+/// Each run of image tokens takes the next of `images`; a video is one run per frame, each taking one frame
+/// of the next of `videos`. Throws Error{usage} when runs and grids do not match in number or length.
 MropePositions mrope_positions(std::span<const TokenModality> modality, std::span<const GridThw> images,
                                std::span<const GridThw> videos, std::int32_t merge_size);
 

@@ -41,10 +41,10 @@ void append_patch(const Image& image, std::size_t left, std::size_t top, const I
   }
 }
 
-/// Appends a tile: the rectangle of the picture from (left, top), patches in order of merge blocks of `config.merge_size` (1 =
-/// raster order).
-void append_tile(const Image& image, std::size_t left, std::size_t top, std::uint32_t grid_h, std::uint32_t grid_w,
-                 const ImageProcessorConfig& config, ProcessedImage& out) {
+/// Appends a tile: the rectangle of the picture from (left, top), patches in order of merge blocks of
+/// `config.merge_size` (1 = raster order).
+void append_tile(const Image& image, std::size_t left, std::size_t top, std::uint32_t grid_h,
+                 std::uint32_t grid_w, const ImageProcessorConfig& config, ProcessedImage& out) {
   const std::size_t merge = config.merge_size;
   const std::size_t patch = config.patch_size;
   out.tiles.push_back({grid_h, grid_w, grid_h * grid_w / config.patches_per_token(), out.patches()});
@@ -68,7 +68,8 @@ void process_qwen(const Image& image, const ImageProcessorConfig& config, Proces
 void process_minicpmv(const Image& image, const ImageProcessorConfig& config, ProcessedImage& out) {
   const MiniCpmLayout layout = minicpm_layout({image.height, image.width}, config);
   const Image overview = resize(image, layout.overview.width, layout.overview.height, config.filter);
-  append_tile(overview, 0, 0, layout.overview.height / config.patch_size, layout.overview.width / config.patch_size, config, out);
+  append_tile(overview, 0, 0, layout.overview.height / config.patch_size,
+              layout.overview.width / config.patch_size, config, out);
   if (layout.rows == 0) return;
   out.slice_rows = layout.rows;
   out.slice_cols = layout.cols;
@@ -77,8 +78,8 @@ void process_minicpmv(const Image& image, const ImageProcessorConfig& config, Pr
   const std::uint32_t slice_width = layout.refined.width / layout.cols;
   for (std::uint32_t row = 0; row < layout.rows; ++row) {
     for (std::uint32_t col = 0; col < layout.cols; ++col) {
-      append_tile(refined, std::size_t{col} * slice_width, std::size_t{row} * slice_height, slice_height / config.patch_size,
-                  slice_width / config.patch_size, config, out);
+      append_tile(refined, std::size_t{col} * slice_width, std::size_t{row} * slice_height,
+                  slice_height / config.patch_size, slice_width / config.patch_size, config, out);
     }
   }
 }
@@ -144,7 +145,8 @@ std::array<std::array<float, 256>, 3> normalize_table(const ImageProcessorConfig
   return table;
 }
 
-void normalize_pixels(std::span<const std::uint8_t> pixels_u8, const ImageProcessorConfig& config, std::span<float> out) {
+void normalize_pixels(std::span<const std::uint8_t> pixels_u8, const ImageProcessorConfig& config,
+                      std::span<float> out) {
   const std::size_t plane = config.patch_bytes() / 3;  // bytes of one channel of a patch
   HEIRLOOM_CHECK(pixels_u8.size() == out.size() && pixels_u8.size() % (3 * plane) == 0);
   const auto table = normalize_table(config);
@@ -154,9 +156,11 @@ void normalize_pixels(std::span<const std::uint8_t> pixels_u8, const ImageProces
   }
 }
 
-std::vector<std::uint8_t> reference_pixels(std::span<const ProcessedImage> images, const ImageProcessorConfig& config) {
+std::vector<std::uint8_t> reference_pixels(std::span<const ProcessedImage> images,
+                                           const ImageProcessorConfig& config) {
   std::vector<std::uint8_t> joined;
-  for (const ProcessedImage& image : images) joined.insert(joined.end(), image.pixels_u8.begin(), image.pixels_u8.end());
+  for (const ProcessedImage& image : images)
+    joined.insert(joined.end(), image.pixels_u8.begin(), image.pixels_u8.end());
   if (config.kind == ImageProcessorKind::qwen) return joined;
   const std::size_t patch = config.patch_size;
   const std::size_t patches = joined.size() / config.patch_bytes();
@@ -169,8 +173,8 @@ std::vector<std::uint8_t> reference_pixels(std::span<const ProcessedImage> image
   return result;
 }
 
-std::string placeholder_text(const ProcessedImage& image, const ImageProcessorConfig& config, std::size_t index,
-                             const PlaceholderTokens& tokens) {
+std::string placeholder_text(const ProcessedImage& image, const ImageProcessorConfig& config,
+                             std::size_t index, const PlaceholderTokens& tokens) {
   std::string text;
   if (config.kind == ImageProcessorKind::qwen) {
     append_repeated(text, tokens.image, image.tokens());

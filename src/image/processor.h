@@ -1,7 +1,10 @@
-// Pixels to vision-tower input, exactly as the reference processors make it (torchvision backend, integers identical):
+// Pixels to vision-tower input, exactly as the reference processors make it (torchvision backend, integers
+// identical):
 //   qwen       Qwen2VLImageProcessor: one resize to multiples of patch x merge, patches in merge-block order
-//   minicpmv   MiniCPMV4_6ImageProcessor (LLaVA-UHD): an overview, and slices of a refined picture when it is large
-// and the placeholder text that stands for the picture in a prompt. Decoding is decode.h; position ids are positions.h.
+//   minicpmv   MiniCPMV4_6ImageProcessor (LLaVA-UHD): an overview, and slices of a refined picture when it is
+//   large
+// and the placeholder text that stands for the picture in a prompt. Decoding is decode.h; position ids are
+// positions.h.
 #pragma once
 
 #include <array>
@@ -47,8 +50,9 @@ struct ImageProcessorConfig {
   DownsampleMode downsample_mode = DownsampleMode::x16;
   bool use_image_id = true;
 
-  /// From the text of preprocessor_config.json, of processor_config.json (its "image_processor" part), or of to_json. `source`
-  /// is named in errors. Missing keys take the reference class's defaults. Throws Error{bad_file}.
+  /// From the text of preprocessor_config.json, of processor_config.json (its "image_processor" part), or of
+  /// to_json. `source` is named in errors. Missing keys take the reference class's defaults. Throws
+  /// Error{bad_file}.
   static ImageProcessorConfig from_json(std::string_view text, std::string_view source);
   /// JSON in preprocessor_config.json's own spelling; from_json reads it back to the same value.
   std::string to_json() const;
@@ -71,8 +75,9 @@ struct ImageTile {
 
 struct ProcessedImage {
   // [patches, patch_bytes], tile after tile.
-  //   qwen: patches in merge-block order; bytes c, t, y, x (both t equal for a still) = the dumps' vision.pixel_u8
-  //   minicpmv: patches of each tile in raster order; bytes c, y, x (reference_pixels gives the dumps' layout)
+  //   qwen: patches in merge-block order; bytes c, t, y, x (both t equal for a still) = the dumps'
+  //   vision.pixel_u8 minicpmv: patches of each tile in raster order; bytes c, y, x (reference_pixels gives
+  //   the dumps' layout)
   std::vector<std::uint8_t> pixels_u8;
   std::vector<ImageTile> tiles;  // qwen: one; minicpmv: overview, then slices row by row
   std::uint32_t slice_rows = 0;  // minicpmv: 0 x 0 when not sliced
@@ -80,25 +85,30 @@ struct ProcessedImage {
   // XXH3-128 of the decoded pixels and the settings: equal hashes give equal vision features.
   std::array<std::uint8_t, 16> content_hash{};
 
-  std::size_t patches() const { return tiles.empty() ? 0 : tiles.back().first_patch + tiles.back().patches(); }
+  std::size_t patches() const {
+    return tiles.empty() ? 0 : tiles.back().first_patch + tiles.back().patches();
+  }
   std::size_t tokens() const;
 };
 
-/// The whole preprocessing of one picture. Throws Error{bad_file} when the reference refuses it (qwen: a side more than 200 times
-/// the other). Thread-safe.
+/// The whole preprocessing of one picture. Throws Error{bad_file} when the reference refuses it (qwen: a side
+/// more than 200 times the other). Thread-safe.
 ProcessedImage process_image(const Image& image, const ImageProcessorConfig& config);
 
 /// Rescaled and normalised value of every byte per channel, by torchvision's float32 order of operations.
 std::array<std::array<float, 256>, 3> normalize_table(const ImageProcessorConfig& config);
 
 /// `pixels_u8` (whole patches, as in ProcessedImage) to the tower's float input; `out` has the same size.
-void normalize_pixels(std::span<const std::uint8_t> pixels_u8, const ImageProcessorConfig& config, std::span<float> out);
+void normalize_pixels(std::span<const std::uint8_t> pixels_u8, const ImageProcessorConfig& config,
+                      std::span<float> out);
 
-/// The dumps' order of `vision.pixel_u8` for the pictures of one prompt. qwen: patches one after the other. minicpmv: [3, patch_size,
-/// all patches x patch_size], patches side by side.
-std::vector<std::uint8_t> reference_pixels(std::span<const ProcessedImage> images, const ImageProcessorConfig& config);
+/// The dumps' order of `vision.pixel_u8` for the pictures of one prompt. qwen: patches one after the other.
+/// minicpmv: [3, patch_size, all patches x patch_size], patches side by side.
+std::vector<std::uint8_t> reference_pixels(std::span<const ProcessedImage> images,
+                                           const ImageProcessorConfig& config);
 
-/// Texts of the special tokens that stand for pictures (the same in every published tokenizer of these families).
+/// Texts of the special tokens that stand for pictures (the same in every published tokenizer of these
+/// families).
 struct PlaceholderTokens {
   std::string image = "<|image_pad|>";
   std::string image_start = "<image>";
@@ -109,11 +119,11 @@ struct PlaceholderTokens {
   std::string image_id_end = "</image_id>";
 };
 
-/// What replaces the template's single `tokens.image` of this picture: as many `tokens.image` as it has features; minicpmv adds the
-/// tile marks, with slice rows joined by "\n", and the image id. `index` counts the pictures of one prompt from 0. The text holds
-/// special tokens and must be tokenised with them allowed.
-std::string placeholder_text(const ProcessedImage& image, const ImageProcessorConfig& config, std::size_t index,
-                             const PlaceholderTokens& tokens = {});
+/// What replaces the template's single `tokens.image` of this picture: as many `tokens.image` as it has
+/// features; minicpmv adds the tile marks, with slice rows joined by "\n", and the image id. `index` counts
+/// the pictures of one prompt from 0. The text holds special tokens and must be tokenised with them allowed.
+std::string placeholder_text(const ProcessedImage& image, const ImageProcessorConfig& config,
+                             std::size_t index, const PlaceholderTokens& tokens = {});
 
 /// Sizes only, without pixels (also the rule book of process_image).
 struct PictureSize {

@@ -10,7 +10,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Typed access to one JSON object, with errors that name the file and the key. A null counts as absent, as in Python.
+/// Typed access to one JSON object, with errors that name the file and the key. A null counts as absent, as
+/// in Python.
 class Keys {
  public:
   Keys(const Json& object, std::string_view source) : object_(object), source_(source) {}
@@ -28,7 +29,8 @@ class Keys {
   std::uint64_t count(const char* key, std::uint64_t otherwise, std::uint64_t most) const {
     const Json* value = find(key);
     if (value == nullptr) return otherwise;
-    if (!value->is_number_unsigned() || value->get<std::uint64_t>() < 1 || value->get<std::uint64_t>() > most) {
+    if (!value->is_number_unsigned() || value->get<std::uint64_t>() < 1 ||
+        value->get<std::uint64_t>() > most) {
       wrong(key, *value, fmt::format("a whole number from 1 to {}", most));
     }
     return value->get<std::uint64_t>();
@@ -76,18 +78,21 @@ void require_on(const Keys& keys, const char* key) {
 ImageProcessorKind kind_of(const Keys& keys, std::string_view source) {
   const std::string type = keys.text("image_processor_type", "");
   if (type.find("MiniCPMV") != std::string::npos) return ImageProcessorKind::minicpmv;
-  if (type.find("Qwen2VL") != std::string::npos || type.find("Qwen3VL") != std::string::npos) return ImageProcessorKind::qwen;
+  if (type.find("Qwen2VL") != std::string::npos || type.find("Qwen3VL") != std::string::npos)
+    return ImageProcessorKind::qwen;
   if (type.empty()) {
     if (keys.find("scale_resolution") != nullptr) return ImageProcessorKind::minicpmv;
     if (keys.find("merge_size") != nullptr) return ImageProcessorKind::qwen;
   }
-  fail(ErrorKind::bad_file, "{}: image_processor_type is \"{}\", expected Qwen2VLImageProcessor or MiniCPMV4_6ImageProcessor", source,
-       type);
+  fail(ErrorKind::bad_file,
+       "{}: image_processor_type is \"{}\", expected Qwen2VLImageProcessor or MiniCPMV4_6ImageProcessor",
+       source, type);
 }
 
 ResizeFilter filter_of(const Keys& keys) {
   const std::uint64_t resample = keys.count("resample", 3, 5);  // PIL's numbers
-  if (resample != 2 && resample != 3) keys.wrong("resample", *keys.find("resample"), "2 (bilinear) or 3 (bicubic)");
+  if (resample != 2 && resample != 3)
+    keys.wrong("resample", *keys.find("resample"), "2 (bilinear) or 3 (bicubic)");
   return resample == 2 ? ResizeFilter::bilinear : ResizeFilter::bicubic;
 }
 
@@ -101,15 +106,17 @@ void read_qwen(const Keys& keys, std::string_view source, ImageProcessorConfig& 
   if (const Json* size = keys.find("size"); size != nullptr) {
     if (!size->is_object()) keys.wrong("size", *size, "an object with shortest_edge and longest_edge");
     const Keys inner(*size, source);
-    config.min_pixels = inner.count("shortest_edge", inner.count("min_pixels", config.min_pixels, kMostPixels), kMostPixels);
-    config.max_pixels = inner.count("longest_edge", inner.count("max_pixels", config.max_pixels, kMostPixels), kMostPixels);
+    config.min_pixels =
+        inner.count("shortest_edge", inner.count("min_pixels", config.min_pixels, kMostPixels), kMostPixels);
+    config.max_pixels =
+        inner.count("longest_edge", inner.count("max_pixels", config.max_pixels, kMostPixels), kMostPixels);
   }
   // The older spelling wins where both are present, as in the reference.
   config.min_pixels = keys.count("min_pixels", config.min_pixels, kMostPixels);
   config.max_pixels = keys.count("max_pixels", config.max_pixels, kMostPixels);
   if (config.min_pixels > config.max_pixels) {
-    fail(ErrorKind::bad_file, "{}: at least {} pixels but at most {}, expected a range", source, config.min_pixels,
-         config.max_pixels);
+    fail(ErrorKind::bad_file, "{}: at least {} pixels but at most {}, expected a range", source,
+         config.min_pixels, config.max_pixels);
   }
 }
 
@@ -122,7 +129,8 @@ void read_minicpmv(const Keys& keys, ImageProcessorConfig& config) {
   config.slice_mode = keys.flag("slice_mode", true);
   config.use_image_id = keys.flag("use_image_id", true);
   const std::string mode = keys.text("downsample_mode", "16x");
-  if (mode != "16x" && mode != "4x") keys.wrong("downsample_mode", *keys.find("downsample_mode"), "\"16x\" or \"4x\"");
+  if (mode != "16x" && mode != "4x")
+    keys.wrong("downsample_mode", *keys.find("downsample_mode"), "\"16x\" or \"4x\"");
   config.downsample_mode = mode == "4x" ? DownsampleMode::x4 : DownsampleMode::x16;
 }
 
@@ -137,8 +145,10 @@ DownsampleMode parse_downsample_mode(std::string_view text) {
 ImageProcessorConfig ImageProcessorConfig::from_json(std::string_view text, std::string_view source) {
   // A depth-limited parse: nlohmann recurses nowhere, but its destructor would on a deep array.
   const Json root = Json::parse(
-      text, [&](int depth, Json::parse_event_t, Json&) {
-        if (depth > 16) fail(ErrorKind::bad_file, "{}: nested too deeply for a processor configuration", source);
+      text,
+      [&](int depth, Json::parse_event_t, Json&) {
+        if (depth > 16)
+          fail(ErrorKind::bad_file, "{}: nested too deeply for a processor configuration", source);
         return true;
       },
       false);
@@ -156,10 +166,13 @@ ImageProcessorConfig ImageProcessorConfig::from_json(std::string_view text, std:
   config.rescale_factor = keys.number("rescale_factor", 1.0 / 255.0);
   const bool qwen = config.kind == ImageProcessorKind::qwen;
   // The defaults of the two reference classes: OpenAI's CLIP statistics, and 0.5.
-  config.image_mean = keys.channels("image_mean", qwen ? std::array{0.48145466, 0.4578275, 0.40821073} : std::array{0.5, 0.5, 0.5});
-  config.image_std = keys.channels("image_std", qwen ? std::array{0.26862954, 0.26130258, 0.27577711} : std::array{0.5, 0.5, 0.5});
+  config.image_mean = keys.channels(
+      "image_mean", qwen ? std::array{0.48145466, 0.4578275, 0.40821073} : std::array{0.5, 0.5, 0.5});
+  config.image_std = keys.channels(
+      "image_std", qwen ? std::array{0.26862954, 0.26130258, 0.27577711} : std::array{0.5, 0.5, 0.5});
   if (!std::isfinite(config.rescale_factor) || config.rescale_factor == 0.0) {
-    fail(ErrorKind::bad_file, "{}: rescale_factor is {}, expected a number other than 0", source, config.rescale_factor);
+    fail(ErrorKind::bad_file, "{}: rescale_factor is {}, expected a number other than 0", source,
+         config.rescale_factor);
   }
   for (const double value : config.image_std) {
     if (!std::isfinite(value) || value == 0.0) {

@@ -9,8 +9,8 @@
 namespace heirloom {
 namespace {
 
-// Weights of one output position are padded with zeros to a multiple of this, so that the horizontal dot products run in whole
-// vectors (SSE2's pmaddwd takes eight).
+// Weights of one output position are padded with zeros to a multiple of this, so that the horizontal dot
+// products run in whole vectors (SSE2's pmaddwd takes eight).
 constexpr std::size_t kTapsStep = 8;
 
 double filter_value(ResizeFilter filter, double x) {
@@ -65,7 +65,8 @@ AxisWeights axis_weights(std::uint32_t in, std::uint32_t out, ResizeFilter filte
   // As many fraction bits as the largest weight of the axis leaves room for in 16 bits, at most 22.
   while (axis.precision < 22) {
     ++axis.precision;
-    if (static_cast<std::int64_t>(0.5 + largest * static_cast<double>(1 << (axis.precision + 1))) >= 1 << 15) break;
+    if (static_cast<std::int64_t>(0.5 + largest * static_cast<double>(1 << (axis.precision + 1))) >= 1 << 15)
+      break;
   }
   const auto one = static_cast<double>(1 << axis.precision);
   for (std::size_t i = 0; i < exact.size(); ++i) {

@@ -6,8 +6,8 @@
 #include "heirloom/error.h"
 #include "image/decode.h"
 #include "image/processor.h"
-#include "image/resize.h"
 #include "image/reference_files.h"
+#include "image/resize.h"
 #include "support/golden.h"
 
 namespace heirloom {
@@ -23,7 +23,10 @@ using test::read_safetensors;
 ImageProcessorConfig config_of(const nlohmann::json& entry) {
   nlohmann::json json;
   if (entry["kind"] == "qwen") {
-    json = {{"image_processor_type", "Qwen2VLImageProcessor"}, {"patch_size", 16}, {"temporal_patch_size", 2}, {"merge_size", 2}};
+    json = {{"image_processor_type", "Qwen2VLImageProcessor"},
+            {"patch_size", 16},
+            {"temporal_patch_size", 2},
+            {"merge_size", 2}};
     json["size"] = {{"shortest_edge", entry["shortest_edge"]}, {"longest_edge", entry["longest_edge"]}};
     json["image_mean"] = entry.value("mean", nlohmann::json{0.5, 0.5, 0.5});
     json["image_std"] = entry.value("std", nlohmann::json{0.5, 0.5, 0.5});
@@ -42,17 +45,20 @@ std::vector<float> normalized(std::span<const ProcessedImage> images, const Imag
   const std::vector<std::uint8_t> pixels = reference_pixels(images, config);
   std::vector<float> values(pixels.size());
   // Channel of an element in the dumps' order: outermost for minicpmv, inside each patch for qwen.
-  const std::size_t plane = config.kind == ImageProcessorKind::qwen ? config.patch_bytes() / 3 : pixels.size() / 3;
+  const std::size_t plane =
+      config.kind == ImageProcessorKind::qwen ? config.patch_bytes() / 3 : pixels.size() / 3;
   for (std::size_t i = 0; i < pixels.size(); ++i) values[i] = table[i / plane % 3][pixels[i]];
   return values;
 }
 
 std::string sha256_of(const std::vector<float>& values) {
-  return test::sha256_hex({reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(float)});
+  return test::sha256_hex(
+      {reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(float)});
 }
 
 /// Replaces the n-th image placeholder of a prompt by the text of the n-th picture.
-std::string expanded(std::string prompt, std::span<const ProcessedImage> images, const ImageProcessorConfig& config) {
+std::string expanded(std::string prompt, std::span<const ProcessedImage> images,
+                     const ImageProcessorConfig& config) {
   const std::string pad = "<|image_pad|>";
   std::size_t at = 0;
   for (std::size_t i = 0; i < images.size(); ++i) {
@@ -91,7 +97,8 @@ TEST(kit_pictures, resize_to_the_bytes_of_torchvision) {
     for (const auto& [file, entry] : pictures.items()) {
       if (file == "__two__") continue;
       for (std::size_t k = 0; k < entry["torchvision"]["resized_hw"].size(); ++k) {
-        const auto expected_path = golden("preprocess/" + name + "/" + file + ".resized" + std::to_string(k) + ".png");
+        const auto expected_path =
+            golden("preprocess/" + name + "/" + file + ".resized" + std::to_string(k) + ".png");
         auto source_path = golden("images/decoded/" + file + ".pipeline.png");
         if (source_path.empty()) source_path = golden("images/decoded/" + file + ".load_image.png");
         if (source_path.empty()) source_path = golden("images/" + file);
@@ -100,7 +107,8 @@ TEST(kit_pictures, resize_to_the_bytes_of_torchvision) {
         const auto source = read_rgb_png(source_path);
         const auto expected = read_rgb_png(expected_path);
         EXPECT_EQ(expected.height, entry["torchvision"]["resized_hw"][k][0]);
-        const Image result = resize({source.width, source.height, source.rgb, {}}, expected.width, expected.height, ResizeFilter::bicubic);
+        const Image result = resize({source.width, source.height, source.rgb, {}}, expected.width,
+                                    expected.height, ResizeFilter::bicubic);
         EXPECT_TRUE(result.rgb == expected.rgb);
         ++checked;
       }
@@ -125,7 +133,8 @@ TEST(kit_pictures, preprocess_to_the_values_of_the_reference_processors) {
       const ProcessedImage image = process_image(decode_image(read_bytes(picture)), config);
       if (config.kind == ImageProcessorKind::qwen) {
         ASSERT_EQ(image.tiles.size(), 1u);
-        EXPECT_EQ(expected["image_grid_thw"], nlohmann::json({{1, image.tiles[0].grid_h, image.tiles[0].grid_w}}));
+        EXPECT_EQ(expected["image_grid_thw"],
+                  nlohmann::json({{1, image.tiles[0].grid_h, image.tiles[0].grid_w}}));
         EXPECT_EQ(expected["n_image_tokens"], image.tokens());
       } else {
         nlohmann::json sizes;
@@ -214,7 +223,8 @@ TEST(kit_pictures, resize_targets_and_slice_grids_match_for_every_size_of_the_ki
     }
     for (const std::string mode : {"16x", "4x"}) {
       SCOPED_TRACE(mode);
-      ImageProcessorConfig mini = ImageProcessorConfig::from_json(R"({"image_processor_type": "MiniCPMV4_6ImageProcessor"})", "test");
+      ImageProcessorConfig mini =
+          ImageProcessorConfig::from_json(R"({"image_processor_type": "MiniCPMV4_6ImageProcessor"})", "test");
       mini.downsample_mode = parse_downsample_mode(mode);
       const auto& expected = entry["mini_" + mode];
       const MiniCpmLayout layout = minicpm_layout(size, mini);

@@ -1,5 +1,5 @@
-// Every mode, sampling, container and orientation of tests/golden/pictures against PIL's pixels (rows I01 and I02 of the handed
-// cases and their siblings). make_pictures.py there made files and expectations.
+// Every mode, sampling, container and orientation of tests/golden/pictures against PIL's pixels (rows I01 and
+// I02 of the handed cases and their siblings). make_pictures.py there made files and expectations.
 #include <gtest/gtest.h>
 
 #include "image/decode.h"
@@ -41,13 +41,24 @@ void expect_same_pixels(const std::string& extension, std::size_t at_least) {
   }
 }
 
-TEST(picture_modes, png_decodes_to_the_pixels_of_pil) { expect_same_pixels(".png", 60); }
-TEST(picture_modes, jpeg_decodes_to_the_pixels_of_pil) { expect_same_pixels(".jpg", 40); }
-TEST(picture_modes, webp_decodes_to_the_pixels_of_pil) { expect_same_pixels(".webp", 12); }
-TEST(picture_modes, bmp_decodes_to_the_pixels_of_pil) { expect_same_pixels(".bmp", 18); }
-TEST(picture_modes, gif_decodes_to_the_pixels_of_pil) { expect_same_pixels(".gif", 12); }
+TEST(picture_modes, png_decodes_to_the_pixels_of_pil) {
+  expect_same_pixels(".png", 60);
+}
+TEST(picture_modes, jpeg_decodes_to_the_pixels_of_pil) {
+  expect_same_pixels(".jpg", 40);
+}
+TEST(picture_modes, webp_decodes_to_the_pixels_of_pil) {
+  expect_same_pixels(".webp", 12);
+}
+TEST(picture_modes, bmp_decodes_to_the_pixels_of_pil) {
+  expect_same_pixels(".bmp", 18);
+}
+TEST(picture_modes, gif_decodes_to_the_pixels_of_pil) {
+  expect_same_pixels(".gif", 12);
+}
 
-/// The picture as a processor sees it: a configuration that neither resizes nor reorders pixels (1 x 1 patches).
+/// The picture as a processor sees it: a configuration that neither resizes nor reorders pixels (1 x 1
+/// patches).
 std::vector<std::uint8_t> seen_by_processor(const Image& image) {
   ImageProcessorConfig config;
   config.patch_size = 1;
@@ -64,7 +75,8 @@ TEST(picture_modes, a_single_transparent_colour_reaches_the_model_as_white) {
     for (const Listed& entry : listed(extension)) {
       SCOPED_TRACE(entry.file);
       const Image image = decode_image(test::read_bytes(golden("pictures/" + entry.file)));
-      const auto expected = test::read_rgb_png(golden("pictures/" + entry.file + (entry.white ? ".white.png" : ".rgb.png")));
+      const auto expected =
+          test::read_rgb_png(golden("pictures/" + entry.file + (entry.white ? ".white.png" : ".rgb.png")));
       EXPECT_TRUE(seen_by_processor(image) == expected.rgb);
       ++(entry.white ? painted : untouched);
     }

@@ -1,11 +1,12 @@
 // Position tables against the reference kit, integer for integer and float bit for bit.
+#include "image/positions.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
-#include "image/positions.h"
-#include "image/reference_files.h"
 #include "heirloom/error.h"
+#include "image/reference_files.h"
 #include "support/golden.h"
 
 namespace heirloom {
@@ -26,7 +27,8 @@ TEST(positions, nearest_buckets_match_the_reference_operator_for_every_side_and_
       const int n = std::stoi(n_text);
       ASSERT_EQ(buckets.size(), static_cast<std::size_t>(n));
       for (int i = 0; i < n; ++i) {
-        ASSERT_EQ(nearest_bucket(i, n, side), buckets[static_cast<std::size_t>(i)].get<int>()) << side << " " << n << " " << i;
+        ASSERT_EQ(nearest_bucket(i, n, side), buckets[static_cast<std::size_t>(i)].get<int>())
+            << side << " " << n << " " << i;
         ++checked;
       }
     }
@@ -97,10 +99,13 @@ TEST(positions, qwen_tower_tables_match_bit_for_bit) {
       ASSERT_EQ(std::bit_cast<std::uint32_t>(taps.weights[i]), expected[i]) << name << " " << i;
     }
     if (kit.contains(base + ".position_ids")) {
-      EXPECT_EQ(vision_position_ids({&grid, 1}, 2), kit.at(base + ".position_ids").values<std::int32_t>()) << name;
+      EXPECT_EQ(vision_position_ids({&grid, 1}, 2), kit.at(base + ".position_ids").values<std::int32_t>())
+          << name;
     }
     if (kit.contains(base + ".cu_seqlens")) {
-      EXPECT_EQ(vision_cu_seqlens(std::span<const GridThw>(&grid, 1)), kit.at(base + ".cu_seqlens").values<std::int32_t>()) << name;
+      EXPECT_EQ(vision_cu_seqlens(std::span<const GridThw>(&grid, 1)),
+                kit.at(base + ".cu_seqlens").values<std::int32_t>())
+          << name;
     }
     ++checked;
   }
@@ -126,7 +131,8 @@ TEST(positions, mrope_ids_and_delta_match_for_every_layout) {
       for (const auto& grid : entry[key]) result.push_back({grid[0], grid[1], grid[2]});
       return result;
     };
-    const MropePositions positions = mrope_positions(modality, grids("image_grid_thw"), grids("video_grid_thw"), 2);
+    const MropePositions positions =
+        mrope_positions(modality, grids("image_grid_thw"), grids("video_grid_thw"), 2);
     EXPECT_EQ(positions.ids, kit.at(name + ".position_ids").values<std::int32_t>());
     EXPECT_EQ(positions.delta, kit.at(name + ".delta").values<std::int32_t>()[0]);
     ++checked;
