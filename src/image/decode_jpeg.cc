@@ -1,9 +1,12 @@
 // JPEG through libjpeg-turbo, with the settings PIL uses (its defaults: accurate integer IDCT, fancy
 // upsampling). Four-channel files are taken as inverted, the Adobe convention, whatever their markers say, as
 // PIL does.
+// clang-format off: jpeglib.h needs FILE and size_t declared before it, jerror.h needs jpeglib.h.
 #include <jerror.h>
 #include <jpeglib.h>
-#include <stdio.h>  // jpeglib.h needs FILE
+
+#include <cstdio>
+// clang-format on
 
 #include <csetjmp>
 #include <cstring>
