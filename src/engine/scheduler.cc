@@ -1,0 +1,476 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace heirloom::engine {
+
+Scheduler::Scheduler(model::Model& model, StatePool& pool, PrefixCache& cache, Options options)
+    : model_(model),
+      pool_(pool),
+      cache_(cache),
+      options_(std::move(options)),
+      budget_(options_.largest_chunk),
+      features_(options_.feature_bytes) {
+  HEIRLOOM_CHECK(options_.slots > 0 && std::has_single_bit(static_cast<std::uint64_t>(options_.largest_chunk)));
+  argmax_ids_ = model_.backend().make_buffer(static_cast<std::size_t>(options_.slots) * sizeof(std::int32_t));
+  published_.slots_total = counters_.slots_total = options_.slots;
+  thread_ = std::thread([this] { run(); });
+}
+
+Scheduler::~Scheduler() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+std::shared_ptr<RequestHandle> Scheduler::submit(Job job) {
+  auto ticket = std::make_shared<RequestTicket>();
+  auto sequence = std::make_unique<Sequence>(ticket, std::move(job), model_.config().text.vocab_size);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (stopping_) heirloom::fail(ErrorKind::cancelled, "the engine is shutting down");
+    inbox_.push_back(std::move(sequence));
+  }
+  wake_.notify_all();
+  return ticket;
+}
+
+EngineMetrics Scheduler::metrics() const {
+  const std::scoped_lock lock(mutex_);
+  EngineMetrics metrics = published_;
+  metrics.queued += static_cast<int>(inbox_.size());
+  return metrics;
+}
+
+bool Scheduler::is_end(std::int32_t id) const { return std::ranges::find(options_.end_tokens, id) != options_.end_tokens.end(); }
+
+void Scheduler::run() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return stopping_ || !inbox_.empty() || !active_.empty() || !waiting_.empty(); });
+      if (stopping_) break;
+    }
+    take_inbox();
+    reap_cancelled();
+    admit();
+    if (!active_.empty()) step();
+    std::erase_if(active_, [](const SequencePtr& sequence) { return sequence->done; });
+    publish_metrics();
+  }
+  take_inbox();
+  for (auto& sequence : active_) finish(*sequence, FinishReason::cancelled);
+  for (auto& sequence : waiting_) finish(*sequence, FinishReason::cancelled);
+  active_.clear();
+  waiting_.clear();
+}
+
+void Scheduler::take_inbox() {
+  const std::scoped_lock lock(mutex_);
+  counters_.requests_total += inbox_.size();
+  for (auto& sequence : inbox_) waiting_.push_back(std::move(sequence));
+  inbox_.clear();
+}
+
+void Scheduler::reap_cancelled() {
+  const auto reap = [&](const SequencePtr& sequence) {
+    if (!sequence->done && sequence->ticket->cancel_requested()) finish(*sequence, FinishReason::cancelled);
+    return sequence->done;
+  };
+  std::erase_if(waiting_, reap);
+  std::erase_if(active_, reap);
+}
+
+void Scheduler::admit() {
+  while (!waiting_.empty() && active_.size() < static_cast<std::size_t>(options_.slots)) {
+    active_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    Sequence& sequence = *active_.back();
+    guarded(sequence, [&] { start(sequence); });
+    if (sequence.done) active_.pop_back();
+  }
+}
+
+/// Runs work for one sequence; whatever it throws fails that sequence alone.
+template <typename Work>
+bool Scheduler::guarded(Sequence& sequence, Work&& work) {
+  try {
+    work();
+    return true;
+  } catch (...) {
+    fail(sequence, std::current_exception());
+    return false;
+  }
+}
+
+void Scheduler::start(Sequence& sequence) {
+  const Prompt& prompt = sequence.job.prompt;
+  sequence.started = Clock::now();
+  sequence.result.timings.queue_ms = milliseconds(sequence.job.submitted, sequence.started);
+  sequence.result.timings.image_ms = sequence.job.image_ms;
+  sequence.result.prompt_tokens = prompt.size();
+  sequence.symbols = prompt.symbols;
+  sequence.features.resize(prompt.images.size());
+  PrefixCache::Start from;
+  if (sequence.job.embed_only) {
+    // The mean needs the hidden state of every token, which snapshots do not keep.
+    sequence.hidden_sum.resize(static_cast<std::size_t>(model_.config().text.hidden_size));
+  } else {
+    from = cache_.start(prompt);
+    sequence.planned = cache_.plan(prompt, from);
+  }
+  if (from.snapshot) {
+    sequence.state.emplace(pool_, *from.snapshot);
+    sequence.result.cached_tokens = from.snapshot->position;
+  } else {
+    sequence.state.emplace(pool_);
+  }
+  if (!sequence.prefilling()) choose_token(sequence, from.snapshot->logits, -1);  // an exact repeat computes nothing
+}
+
+void Scheduler::step() {
+  const auto begin = Clock::now();
+  std::vector<Part> parts = compose();
+  if (parts.empty()) return;
+  model::StepInput input = make_input(parts);
+  if (parts.empty()) return;
+  std::int64_t decoding = 0, prefill = 0;
+  for (const Part& part : parts) (part.decoding ? decoding : prefill) += part.rows;
+  try {
+    const model::StepOutput output = model_.forward(input);
+    after_forward(parts, output);
+  } catch (...) {
+    // The states of all sequences of the step are in doubt.
+    for (const Part& part : parts) {
+      if (!part.sequence->done) fail(*part.sequence, std::current_exception());
+    }
+    return;
+  }
+  const double ms = milliseconds(begin, Clock::now());
+  budget_.note(decoding, prefill, ms);
+  if (decoding == 0) cache_.note_prefill(prefill, ms);
+}
+
+/// Decoding sequences with one row each, then chunks of prefilling ones, who take turns at going first.
+std::vector<Scheduler::Part> Scheduler::compose() {
+  std::vector<Part> parts;
+  std::vector<Sequence*> prefilling;
+  for (const auto& sequence : active_) {
+    if (sequence->done) continue;
+    if (sequence->prefilling()) {
+      prefilling.push_back(sequence.get());
+    } else {
+      parts.push_back({sequence.get(), 0, 1, true, {}, -1});
+    }
+  }
+  if (prefilling.empty()) return parts;
+  const bool beside_decoding = !parts.empty();
+  std::int64_t budget = budget_.prefill_tokens(static_cast<std::int64_t>(parts.size()));
+  const std::size_t first = rotation_++ % prefilling.size();
+  for (std::size_t i = 0; i < prefilling.size() && budget > 0; ++i) {
+    Sequence& sequence = *prefilling[(first + i) % prefilling.size()];
+    const std::int64_t position = sequence.state->position();
+    std::int64_t end = chunk_end(sequence, budget);
+    if (!guarded(sequence, [&] { end = encode_needed(sequence, end, beside_decoding); })) continue;
+    if (end <= position) {
+      if (beside_decoding) break;  // a picture was encoded: let the running streams have their step
+      continue;
+    }
+    parts.push_back({&sequence, 0, static_cast<std::int32_t>(end - position), false, {}, -1});
+    budget -= end - position;
+  }
+  return parts;
+}
+
+std::int64_t Scheduler::chunk_end(const Sequence& sequence, std::int64_t budget) const {
+  const std::int64_t position = sequence.state->position();
+  const auto size = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(budget)));
+  std::int64_t end = std::min((position / size + 1) * size, sequence.job.prompt.size());
+  if (!model_.backend().captures_states() && sequence.next_planned < sequence.planned.size()) {
+    end = std::min(end, sequence.planned[sequence.next_planned].position);
+  }
+  return end;
+}
+
+/// Encodes the pictures that tokens up to `end` need, at most one if `one_only`. Returns how far the prompt can go.
+std::int64_t Scheduler::encode_needed(Sequence& sequence, std::int64_t end, bool one_only) {
+  const std::int64_t position = sequence.state->position();
+  bool encoded = false;
+  for (std::size_t i = 0; i < sequence.job.prompt.images.size(); ++i) {
+    const ImageSpan& span = sequence.job.prompt.images[i];
+    if (sequence.features[i] || span.first_token + span.count <= position || span.first_token >= end) continue;
+    sequence.features[i] = features_.find(span.unit->content_hash);
+    if (sequence.features[i]) continue;
+    if ((encoded && one_only) || sequence.ticket->cancel_requested()) return std::max(position, span.first_token);
+    const auto begin = Clock::now();
+    model::VisionOutput output = model_.encode_image(span.unit->input);
+    auto unit = std::make_shared<EncodedUnit>();
+    unit->tokens = output.tokens;
+    unit->features = std::move(output.features);
+    if (unit->tokens < span.first_feature + span.count) {
+      heirloom::fail(ErrorKind::internal, "the vision tower gave {} features where the prompt has {} places", unit->tokens,
+                     span.first_feature + span.count);
+    }
+    features_.insert(span.unit->content_hash, unit);
+    sequence.features[i] = std::move(unit);
+    sequence.result.timings.image_ms += milliseconds(begin, Clock::now());
+    encoded = true;
+    // Beside running streams the picture was this step's share of work.
+    if (one_only) return std::max(position, std::min(end, span.first_token));
+  }
+  return end;
+}
+
+/// Fills the step. Parts whose state cannot grow (out of memory) fail and leave `parts`.
+model::StepInput Scheduler::make_input(std::vector<Part>& parts) {
+  model::StepInput input;
+  input.plan.shape = pool_.shape();
+  std::int32_t rows = 0;
+  std::erase_if(parts, [&](Part& part) {
+    Sequence& sequence = *part.sequence;
+    const std::int64_t position = sequence.state->position();
+    const std::int64_t end = position + part.rows;
+    std::vector<std::int64_t> capture_at;
+    if (!part.decoding && model_.backend().captures_states()) {
+      for (std::size_t i = sequence.next_planned; i < sequence.planned.size(); ++i) {
+        const PlannedSnapshot& planned = sequence.planned[i];
+        if (planned.position >= end) break;
+        const std::span<const Symbol> prefix = std::span(sequence.symbols).first(static_cast<std::size_t>(planned.position));
+        if (!cache_.wants(prefix, false)) continue;
+        part.captures.push_back(planned);
+        capture_at.push_back(planned.position);
+      }
+    }
+    part.first_row = rows;
+    const bool ok = guarded(sequence, [&] {
+      input.plan.sequences.push_back(sequence.state->step(rows, part.rows, capture_at));
+    });
+    if (ok) rows += part.rows;
+    return !ok;
+  });
+  input.plan.num_rows = rows;
+  input.token_ids.reserve(static_cast<std::size_t>(rows));
+  input.positions.resize(3 * static_cast<std::size_t>(rows));
+  for (Part& part : parts) {
+    Sequence& sequence = *part.sequence;
+    const Prompt& prompt = sequence.job.prompt;
+    const std::int64_t position = sequence.state->position();
+    for (std::int64_t p = position; p < position + part.rows; ++p) {
+      const auto row = input.token_ids.size();
+      const std::int64_t generated = p - prompt.size();
+      input.token_ids.push_back(generated < 0 ? prompt.token_ids[static_cast<std::size_t>(p)]
+                                              : sequence.result.token_ids[static_cast<std::size_t>(generated)]);
+      for (std::size_t axis = 0; axis < 3; ++axis) {
+        input.positions[axis * static_cast<std::size_t>(rows) + row] =
+            generated < 0 ? prompt.positions[axis * prompt.token_ids.size() + static_cast<std::size_t>(p)]
+                          : prompt.next_position + static_cast<std::int32_t>(generated);
+      }
+    }
+    for (std::size_t i = 0; i < prompt.images.size(); ++i) {
+      const ImageSpan& span = prompt.images[i];
+      const std::int64_t first = std::max(span.first_token, position);
+      const std::int64_t last = std::min(span.first_token + span.count, position + part.rows);
+      if (first >= last) continue;
+      const std::int64_t feature = span.first_feature + first - span.first_token;
+      input.features.push_back({part.first_row + static_cast<std::int32_t>(first - position),
+                                static_cast<std::int32_t>(last - first),
+                                sequence.features[i]->features.f32() + feature * model_.config().text.hidden_size});
+    }
+    if (sequence.job.embed_only) {
+      input.want_hidden = true;
+    } else if (position + part.rows >= prompt.size()) {
+      part.logits_row = static_cast<std::int64_t>(input.logits_rows.size());
+      input.logits_rows.push_back(part.first_row + part.rows - 1);
+    }
+  }
+  return input;
+}
+
+void Scheduler::after_forward(std::vector<Part>& parts, const model::StepOutput& output) {
+  std::vector<std::int32_t> greedy_ids(static_cast<std::size_t>(output.logits.rows));
+  if (!greedy_ids.empty()) {
+    model_.backend().argmax(output.logits, argmax_ids_.i32());
+    model_.backend().download(greedy_ids.data(), argmax_ids_.data(), greedy_ids.size() * sizeof(std::int32_t));
+  } else {
+    model_.backend().synchronize();  // the step's time is the measure of the next one's size
+  }
+  for (Part& part : parts) guarded(*part.sequence, [&] { after_part(part, output, greedy_ids); });
+}
+
+void Scheduler::after_part(Part& part, const model::StepOutput& output, std::span<const std::int32_t> greedy_ids) {
+  Sequence& sequence = *part.sequence;
+  std::vector<SnapshotRef> captured = sequence.state->advance(part.rows);
+  if (sequence.job.embed_only) {
+    sum_hidden(sequence, part, output);
+    return;
+  }
+  std::span<const float> logits;
+  if (part.logits_row >= 0) {
+    const bool keep = !part.decoding && cache_.wants(sequence.job.prompt.symbols, true);
+    if (keep || !sequence.sampler.plain_greedy() || sequence.job.top_logprobs >= 0 || sequence.job.constraint) {
+      logits = host_logits(output, part.logits_row);
+    }
+  }
+  if (!part.decoding) take_snapshots(sequence, part, logits, std::move(captured));
+  if (part.logits_row >= 0) {
+    const bool greedy = sequence.sampler.plain_greedy() && !sequence.job.constraint;
+    choose_token(sequence, logits, greedy ? greedy_ids[static_cast<std::size_t>(part.logits_row)] : -1);
+  }
+}
+
+std::span<const float> Scheduler::host_logits(const model::StepOutput& output, std::int64_t row) {
+  const auto cols = static_cast<std::size_t>(output.logits.cols);
+  const float* data = output.logits.data + row * output.logits.cols;
+  if (model_.backend().is_host_memory()) return {data, cols};
+  downloaded_.resize(cols);
+  model_.backend().download(downloaded_.data(), data, cols * sizeof(float));
+  return downloaded_;
+}
+
+/// Keeps the snapshots that the prefill of this part reached.
+void Scheduler::take_snapshots(Sequence& sequence, const Part& part, std::span<const float> logits,
+                               std::vector<SnapshotRef> captured) {
+  const auto prefix = [&](std::int64_t position) {
+    return std::span<const Symbol>(sequence.symbols).first(static_cast<std::size_t>(position));
+  };
+  for (std::size_t i = 0; i < captured.size(); ++i) {
+    cache_.keep(prefix(captured[i]->position), captured[i], part.captures[i].kind);
+  }
+  const std::int64_t position = sequence.state->position();
+  while (sequence.next_planned < sequence.planned.size() && sequence.planned[sequence.next_planned].position <= position) {
+    const PlannedSnapshot planned = sequence.planned[sequence.next_planned++];
+    const bool with_logits = planned.kind == SnapshotKind::prompt_end;
+    if (planned.position < position || !cache_.wants(prefix(position), with_logits)) continue;
+    const auto begin = Clock::now();
+    SnapshotRef snapshot = sequence.state->snapshot(with_logits ? std::vector<float>(logits.begin(), logits.end())
+                                                                : std::vector<float>());
+    cache_.note_copy(milliseconds(begin, Clock::now()));
+    cache_.keep(prefix(position), snapshot, planned.kind);
+  }
+}
+
+void Scheduler::sum_hidden(Sequence& sequence, const Part& part, const model::StepOutput& output) {
+  const auto hidden_size = sequence.hidden_sum.size();
+  downloaded_.resize(static_cast<std::size_t>(part.rows) * hidden_size);
+  model_.backend().download(downloaded_.data(), output.hidden.data + part.first_row * output.hidden.cols,
+                            downloaded_.size() * sizeof(float));
+  for (std::size_t i = 0; i < downloaded_.size(); ++i) {
+    sequence.hidden_sum[i % hidden_size] += static_cast<double>(downloaded_[i]);
+  }
+  if (sequence.prefilling()) return;
+  const auto tokens = static_cast<double>(sequence.job.prompt.size());
+  for (const double sum : sequence.hidden_sum) sequence.result.embedding.push_back(static_cast<float>(sum / tokens));
+  finish(sequence, FinishReason::stop);
+}
+
+/// `greedy_id`: the argmax if the backend made the choice, else -1 and `logits` are there.
+void Scheduler::choose_token(Sequence& sequence, std::span<const float> logits, std::int32_t greedy_id) {
+  std::span<const std::uint32_t> allowed;
+  if (sequence.job.constraint) {
+    const auto vocab_size = static_cast<std::size_t>(model_.config().text.vocab_size);
+    sequence.allowed.assign((vocab_size + 31) / 32, ~std::uint32_t{0});
+    if (sequence.job.constraint->mask(sequence.allowed)) allowed = sequence.allowed;
+  }
+  emit_token(sequence, greedy_id >= 0 ? greedy_id : sequence.sampler.sample(logits, allowed), logits);
+}
+
+void Scheduler::emit_token(Sequence& sequence, std::int32_t id, std::span<const float> logits) {
+  Job& job = sequence.job;
+  RequestResult& result = sequence.result;
+  if (result.token_ids.empty()) {
+    sequence.decode_started = Clock::now();
+    result.timings.first_token_ms = milliseconds(job.submitted, sequence.decode_started);
+    result.timings.prefill_ms = milliseconds(sequence.started, sequence.decode_started) -
+                                (result.timings.image_ms - job.image_ms);
+  }
+  sequence.sampler.accept(id);
+  if (job.constraint) job.constraint->accept(id);
+  result.token_ids.push_back(id);
+  sequence.symbols.push_back(static_cast<Symbol>(id));
+  ++counters_.generated_tokens_total;
+
+  TokenEvent event;
+  event.id = id;
+  if (job.top_logprobs >= 0) {
+    event.chosen = logprob_of(logits, id);
+    event.top = top_logprobs(logits, job.top_logprobs);
+  }
+  event.text = job.text->push(id);
+  std::optional<FinishReason> reason;
+  if (job.text->stopped()) {
+    reason = FinishReason::stop;
+    result.stop_string = job.text->stop_string();
+  } else if (is_end(id) && !job.ignore_eos) {
+    reason = FinishReason::stop;
+  } else if (static_cast<std::int64_t>(result.token_ids.size()) >= job.max_tokens) {
+    reason = FinishReason::length;
+  }
+  if (reason && !job.text->stopped()) event.text += job.text->flush();
+  result.text += event.text;
+  if (job.on_token) job.on_token(event);
+  if (reason) finish(sequence, *reason);
+}
+
+void Scheduler::finish(Sequence& sequence, FinishReason reason) {
+  Job& job = sequence.job;
+  RequestResult& result = sequence.result;
+  sequence.done = true;
+  result.finish_reason = reason;
+  result.prompt_tokens = job.prompt.size();
+  if (!result.token_ids.empty()) result.timings.decode_ms = milliseconds(sequence.decode_started, Clock::now());
+  if (reason == FinishReason::cancelled) ++counters_.requests_cancelled;
+  if (reason == FinishReason::error) ++counters_.requests_failed;
+  counters_.prompt_tokens_total += static_cast<std::uint64_t>(result.prompt_tokens);
+  counters_.cached_tokens_total += static_cast<std::uint64_t>(result.cached_tokens);
+  if (sequence.state && reason != FinishReason::error && !job.embed_only && sequence.state->position() > 0) {
+    // The state itself becomes the snapshot: nothing is copied. It ends before the last token, which was never fed.
+    const auto position = static_cast<std::size_t>(sequence.state->position());
+    const auto prefix = std::span<const Symbol>(sequence.symbols).first(position);
+    const auto kind = sequence.prefilling() ? SnapshotKind::block : SnapshotKind::turn_end;
+    if (cache_.wants(prefix, false)) cache_.keep(prefix, std::move(*sequence.state).finish(), kind);
+  }
+  sequence.state.reset();
+  try {
+    if (job.on_done) job.on_done(result);
+  } catch (const std::exception& error) {
+    log::error("a request's on_done callback failed: {}", error.what());
+  }
+  sequence.ticket->finish(std::move(result));
+}
+
+void Scheduler::fail(Sequence& sequence, const std::exception_ptr& error) {
+  if (sequence.done) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    sequence.result.error = known;
+  } catch (const std::bad_alloc&) {
+    sequence.result.error = Error(ErrorKind::does_not_fit, "out of memory while running the request");
+  } catch (const std::exception& other) {
+    sequence.result.error = Error(ErrorKind::internal, other.what());
+  } catch (...) {
+    sequence.result.error = Error(ErrorKind::internal, "unknown exception");
+  }
+  finish(sequence, FinishReason::error);
+}
+
+void Scheduler::publish_metrics() {
+  counters_.slots_busy = static_cast<int>(active_.size());
+  counters_.queued = static_cast<int>(waiting_.size());
+  counters_.kv_bytes = pool_.bytes_in_use();
+  counters_.cache_ram_bytes = cache_.store().bytes();
+  counters_.cache_hits = cache_.hits();
+  counters_.cache_misses = cache_.misses();
+  counters_.cache_evictions = cache_.store().evictions();
+  const std::scoped_lock lock(mutex_);
+  published_ = counters_;
+}
+
+}  // namespace heirloom::engine

@@ -1,0 +1,71 @@
+// One request while it runs: its state, sampler, text and progress. Owned and used by the scheduler's thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/prefix_cache.h"
+#include "engine/prompt.h"
+#include "engine/request_ticket.h"
+#include "engine/sampler.h"
+#include "engine/session_state.h"
+#include "engine/text_stream.h"
+
+namespace heirloom::engine {
+
+using Clock = std::chrono::steady_clock;
+
+inline double milliseconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+/// A request as submit has checked and prepared it.
+struct Job {
+  Prompt prompt;
+  SamplingParams sampling;
+  std::int64_t max_tokens = 0;       // >= 1, with the prompt within the context; 0 for embed_only
+  bool length_is_context = false;    // max_tokens stands for "up to the context"
+  bool ignore_eos = false;
+  int top_logprobs = -1;
+  bool embed_only = false;
+  std::shared_ptr<TokenConstraint> constraint;
+  std::optional<TextStream> text;    // absent for embed_only
+  std::function<void(const TokenEvent&)> on_token;
+  std::function<void(const RequestResult&)> on_done;
+  double image_ms = 0;               // decoding and resizing, before the queue
+  Clock::time_point submitted = Clock::now();
+};
+
+/// Features of the pictures that the rows of a prompt need, as they get ready.
+struct EncodedUnit {
+  ops::Buffer features;  // [tokens, hidden_size]
+  std::int64_t tokens = 0;
+};
+
+struct Sequence {
+  Sequence(std::shared_ptr<RequestTicket> ticket_, Job job_, int vocab_size)
+      : ticket(std::move(ticket_)),
+        job(std::move(job_)),
+        sampler(job.sampling, job.prompt.token_ids, vocab_size) {}
+
+  std::shared_ptr<RequestTicket> ticket;
+  Job job;
+  Sampler sampler;
+  std::optional<SessionState> state;
+  RequestResult result;
+  std::vector<Symbol> symbols;             // of the prompt and the answer
+  std::vector<PlannedSnapshot> planned;    // not yet taken, ascending
+  std::size_t next_planned = 0;
+  std::vector<std::shared_ptr<const EncodedUnit>> features;  // per picture span of the prompt; null until needed
+  std::vector<double> hidden_sum;          // embed_only: [hidden_size]
+  std::vector<std::uint32_t> allowed;      // constraint mask, [ceil(vocab / 32)]
+  Clock::time_point started, decode_started;
+  bool done = false;
+
+  bool prefilling() const { return state->position() < job.prompt.size(); }
+};
+
+}  // namespace heirloom::engine

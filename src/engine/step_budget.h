@@ -1,0 +1,26 @@
+// How many prefill tokens a step may carry beside decoding sequences, from measured times: the step may take at most
+// kStretch times as long as one without prefill, so that running streams slow down by less than two.
+#pragma once
+
+#include <cstdint>
+
+namespace heirloom::engine {
+
+class StepBudget {
+ public:
+  explicit StepBudget(std::int64_t largest_chunk) : largest_chunk_(largest_chunk) {}
+
+  /// Prefill tokens for the next step beside `decoding` sequences; 0 = measure a step without prefill first.
+  std::int64_t prefill_tokens(std::int64_t decoding) const;
+  /// A step has run. `ms` includes sampling.
+  void note(std::int64_t decoding, std::int64_t prefill_tokens, double ms);
+
+ private:
+  std::int64_t largest_chunk_;
+  double decode_ms_ = 0;            // of a step with decoding rows only
+  std::int64_t decode_rows_ = -1;   // with this many
+  std::int64_t mixed_steps_ = 0;    // since decode_ms_ was measured
+  double ms_per_token_ = 0;         // of prefill, moving average
+};
+
+}  // namespace heirloom::engine
