@@ -1,11 +1,12 @@
 // JPEG through libjpeg-turbo, with the settings PIL uses (its defaults: accurate integer IDCT, fancy
 // upsampling). Four-channel files are taken as inverted, the Adobe convention, whatever their markers say, as
 // PIL does.
-// clang-format off: jpeglib.h needs FILE and size_t declared before it, jerror.h needs jpeglib.h.
-#include <jerror.h>
-#include <jpeglib.h>
 
+// jpeglib.h needs FILE and size_t declared before it, jerror.h needs jpeglib.h.
+// clang-format off
 #include <cstdio>
+#include <jpeglib.h>
+#include <jerror.h>
 // clang-format on
 
 #include <csetjmp>
