@@ -102,8 +102,10 @@ void CpuBackend::scatter_rows(Matrix x, const std::int32_t* rows, Matrix out) {
 
 void CpuBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, Matrix qkv, Matrix z, Matrix a, Matrix b, Matrix out,
                            const ops::GdnTaps* taps) {
-  const Profiler::Scope scope(profiler_, "gdn_mixer");
-  ops::reference::gdn_mixer(*plan_, layer, weights, qkv, z, a, b, out, taps);
+  const std::uint64_t states = plan_->sequences.size() * static_cast<std::uint64_t>(weights.num_v_heads) *
+                               static_cast<std::uint64_t>(weights.head_k_dim * weights.head_v_dim);
+  const Profiler::Scope scope(profiler_, "gdn_mixer", 2 * states * sizeof(float));
+  gdn_mixer_.run(pool_, tier_, *plan_, layer, weights, qkv, z, a, b, out, taps);
 }
 
 void CpuBackend::attention_mixer(int layer, const ops::AttentionWeights& weights, Matrix q_gate, Matrix k, Matrix v,

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "backend/cpu/kernels/gdn_mixer/gdn_mixer.h"
 #include "base/cpu_features.h"
 #include "base/profiler.h"
 #include "base/thread_pool.h"
@@ -74,6 +75,7 @@ class CpuBackend : public ops::Backend {
   CpuTier tier_;
   Profiler* profiler_;
   const ops::StepPlan* plan_ = nullptr;
+  GdnMixer gdn_mixer_;
 };
 
 }  // namespace heirloom::cpu

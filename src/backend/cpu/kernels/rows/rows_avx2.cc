@@ -1,2 +1,3 @@
+// clang-format off: the bodies are written in the vocabulary that comes first.
 #include "backend/cpu/kernels/simd/simd_avx2.h"
 #include "backend/cpu/kernels/rows/rows_body.h"
