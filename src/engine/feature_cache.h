@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "engine/prompt.h"
-#include "engine/sequence.h"
+#include "engine/live_sequence.h"
 
 namespace heirloom::engine {
 

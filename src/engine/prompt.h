@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -18,8 +19,8 @@ inline constexpr Symbol kImageSymbolBit = Symbol{1} << 63;
 
 /// One grid of patches (a Qwen picture, a MiniCPM overview or slice): the unit that the vision tower encodes at once.
 struct ImageUnit {
-  std::uint64_t content_hash = 0;  // of the normalised patches, the grid and the mode
-  model::VisionInput input;
+  std::uint64_t content_hash = 0;  // of pixels, grid and processor settings
+  std::function<model::VisionInput()> make_input;  // only called when its features are not known
 };
 
 /// Tokens [first_token, first_token + count) take features [first_feature, ...) of the unit.

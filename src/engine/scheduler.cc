@@ -210,7 +210,7 @@ std::int64_t Scheduler::encode_needed(Sequence& sequence, std::int64_t end, bool
     if (sequence.features[i]) continue;
     if ((encoded && one_only) || sequence.ticket->cancel_requested()) return std::max(position, span.first_token);
     const auto begin = Clock::now();
-    model::VisionOutput output = model_.encode_image(span.unit->input);
+    model::VisionOutput output = model_.encode_image(span.unit->make_input());
     auto unit = std::make_shared<EncodedUnit>();
     unit->tokens = output.tokens;
     unit->features = std::move(output.features);

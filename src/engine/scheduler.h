@@ -15,7 +15,7 @@
 
 #include "engine/feature_cache.h"
 #include "engine/prefix_cache.h"
-#include "engine/sequence.h"
+#include "engine/live_sequence.h"
 #include "engine/step_budget.h"
 #include "model/model.h"
 
