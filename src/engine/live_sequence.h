@@ -27,7 +27,6 @@ struct Job {
   Prompt prompt;
   SamplingParams sampling;
   std::int64_t max_tokens = 0;       // >= 1, with the prompt within the context; 0 for embed_only
-  bool length_is_context = false;    // max_tokens stands for "up to the context"
   bool ignore_eos = false;
   int top_logprobs = -1;
   bool embed_only = false;

@@ -6,15 +6,6 @@
 namespace heirloom {
 namespace {
 
-std::string family_name(model::Family family) {
-  switch (family) {
-    case model::Family::qwen3_5: return "qwen3_5";
-    case model::Family::qwen3_5_moe: return "qwen3_5_moe";
-    case model::Family::minicpmv4_6: return "minicpmv4_6";
-  }
-  return "unknown";
-}
-
 struct TypeCount {
   std::uint64_t tensors = 0, parameters = 0, bytes = 0;
 };
@@ -23,11 +14,10 @@ void count_tensors(const TensorSource& source, std::map<std::string, TypeCount>&
   for (const std::string& name : source.names()) {
     const TensorView* tensor = source.find(name);
     if (tensor == nullptr) continue;
-    std::uint64_t elements = 1;
-    for (const auto size : tensor->shape) elements *= static_cast<std::uint64_t>(size);
+
     TypeCount& count = types[std::string(dtype_name(tensor->type))];
     ++count.tensors;
-    count.parameters += elements;
+    count.parameters += tensor->elements();
     count.bytes += tensor->data.size();
   }
 }
@@ -50,7 +40,7 @@ Json model_info(const model::ModelFiles& files) {
   Json info;
   info["name"] = files.name;
   info["path"] = files.path.string();
-  info["architecture"] = family_name(files.config.family);
+  info["architecture"] = std::string(model::family_name(files.config.family));
   info["parameters"] = total.parameters;
   info["bytes"] = total.bytes;
   info["types"] = type_list;
