@@ -39,15 +39,16 @@ void multiply_panels(const LinearKernels& kernels, const PackedWeight& weight, s
     const std::int64_t chunk_end = std::min(chunk + chunk_tiles, x.num_tiles());
     for (std::int64_t p = first; p < last; ++p) {
       const std::byte* panel = weight.panel(expert, p);
+      const std::byte* next = p + 1 < last ? panel + weight.panel_bytes : panel;
       const int width = static_cast<int>(std::min<std::int64_t>(kPanelRows, weight.rows - p * kPanelRows));
       for (std::int64_t t = chunk; t < chunk_end; ++t) {
         const int rows = x.tile_rows(t);
         float* to = out + t * kMaxTileRows * out_stride + p * kPanelRows;
         if (width == kPanelRows) {
-          kernel(panel, weight.cols, x.tile(t), x.step_bytes(t), rows, to, out_stride);
+          kernel(panel, next, weight.cols, x.tile(t), x.step_bytes(t), rows, to, out_stride);
         } else {
           float padded[kMaxTileRows * kPanelRows];
-          kernel(panel, weight.cols, x.tile(t), x.step_bytes(t), rows, padded, kPanelRows);
+          kernel(panel, next, weight.cols, x.tile(t), x.step_bytes(t), rows, padded, kPanelRows);
           for (int r = 0; r < rows; ++r) {
             std::memcpy(to + r * out_stride, padded + r * kPanelRows, static_cast<std::size_t>(width) * sizeof(float));
           }

@@ -19,10 +19,11 @@ inline constexpr int kMaxTileRows = 16;
 
 /// out[r * out_stride + j] = dot(row r of the tile, row j of the panel), for `rows` rows (1 .. kMaxTileRows) of 16 outputs.
 ///   panel   one packed panel of k columns
+///   next    the memory that the caller reads after this panel, for prefetching only; anything is safe, `panel` means none
 ///   x       the tile: for integer types ActBlock[k / 32][.], for float types float[k][.]; row r's entry follows row r - 1's
 ///   x_step  bytes from one block (integer types) or one k (float types) to the next
 ///   out     all 16 floats of each row are written; no alignment
-using PanelKernel = void (*)(const std::byte* panel, std::int64_t k, const void* x, std::ptrdiff_t x_step, int rows,
+using PanelKernel = void (*)(const std::byte* panel, const std::byte* next, std::int64_t k, const void* x, std::ptrdiff_t x_step, int rows,
                              float* out, std::ptrdiff_t out_stride);
 
 struct LinearKernels {

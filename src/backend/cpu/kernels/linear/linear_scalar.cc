@@ -107,7 +107,7 @@ struct Q6_K {
 };
 
 template <class Format>
-void integer_panel(const std::byte* panel, std::int64_t k, const void* x, std::ptrdiff_t x_step, int rows, float* out,
+void integer_panel(const std::byte* panel, const std::byte*, std::int64_t k, const void* x, std::ptrdiff_t x_step, int rows, float* out,
                    std::ptrdiff_t out_stride) {
   constexpr int kType = static_cast<int>(Format::kType);
   constexpr int kRecords = kBlockOf[kType] / kBlock;
@@ -125,7 +125,7 @@ void integer_panel(const std::byte* panel, std::int64_t k, const void* x, std::p
 }
 
 template <float (*load)(const std::byte*, int), int kBytes>
-void float_panel(const std::byte* panel, std::int64_t k, const void* x, std::ptrdiff_t x_step, int rows, float* out,
+void float_panel(const std::byte* panel, const std::byte*, std::int64_t k, const void* x, std::ptrdiff_t x_step, int rows, float* out,
                  std::ptrdiff_t out_stride) {
   for (int r = 0; r < rows; ++r) {
     float acc[kPanelRows] = {};

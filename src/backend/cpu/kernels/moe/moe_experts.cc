@@ -51,8 +51,9 @@ void gather(const ActTiles& x, std::span<const std::int32_t> rows, std::byte* da
   }
 }
 
-// 32 intermediate values of every row of a job: gate, up, SwiGLU, and the result stored as down's input.
-void compute_hidden(const LinearKernels& kernels, const Job& job, std::int64_t block) {
+// 32 intermediate values of every row of a job: gate, up, SwiGLU, and the result stored as down's input. `next` is the memory
+// that will be read after this.
+void compute_hidden(const LinearKernels& kernels, const Job& job, std::int64_t block, const std::byte* next) {
   const std::int64_t first_panel = block * (kBlock / kPanelRows);
   const std::int64_t last_panel = std::min(first_panel + kBlock / kPanelRows, job.gate->panels);
   const std::int64_t columns = std::min<std::int64_t>(kBlock, job.gate->rows - block * kBlock);
@@ -60,14 +61,15 @@ void compute_hidden(const LinearKernels& kernels, const Job& job, std::int64_t b
     const int rows = job.hidden.tile_rows(t);
     alignas(64) float gate[kMaxTileRows * kBlock];
     alignas(64) float up[kMaxTileRows * kBlock];
-    const auto product = [&](const PackedWeight& weight, const ActTiles& x, float* to) {
+    const auto product = [&](const PackedWeight& weight, const ActTiles& x, float* to, const std::byte* after) {
       const PanelKernel kernel = kernels.panel[static_cast<int>(weight.packed_type)];
       for (std::int64_t p = first_panel; p < last_panel; ++p, to += kPanelRows) {
-        kernel(weight.panel(job.expert, p), weight.cols, x.tile(t), x.step_bytes(t), rows, to, kBlock);
+        const std::byte* panel = weight.panel(job.expert, p);
+        kernel(panel, p + 1 < last_panel ? panel + weight.panel_bytes : after, weight.cols, x.tile(t), x.step_bytes(t), rows, to, kBlock);
       }
     };
-    product(*job.gate, job.gate_x, gate);
-    product(*job.up, job.up_x, up);
+    product(*job.gate, job.gate_x, gate, job.up->panel(job.expert, first_panel));
+    product(*job.up, job.up_x, up, next);
     std::byte* tile = job.hidden_data + t * kMaxTileRows * job.hidden.row_bytes;
     for (int r = 0; r < rows; ++r) {
       float* values = gate + r * kBlock;
@@ -98,7 +100,10 @@ void combine_panel(const LinearKernels& kernels, const ExpertGroups& groups, std
   const std::int64_t width = std::min<std::int64_t>(kPanelRows, hidden - column);
   const auto bytes = static_cast<std::size_t>(width) * sizeof(float);
   for (std::int64_t t = 0; t < sums.out.rows; ++t) std::memset(sums.out.data + t * hidden + column, 0, bytes);
-  for (const Job& job : jobs) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const Job& job = jobs[i];
+    const std::byte* next = i + 1 < jobs.size() ? jobs[i + 1].down->panel(jobs[i + 1].expert, panel)
+                                                : jobs[0].down->panel(jobs[0].expert, std::min(panel + 1, jobs[0].down->panels - 1));
     if (job.group == nullptr && sums.routed != nullptr) {  // the shared job is the last one
       for (std::int64_t t = 0; t < sums.out.rows; ++t) {
         std::memcpy(sums.routed + t * hidden + column, sums.out.data + t * hidden + column, bytes);
@@ -109,7 +114,7 @@ void combine_panel(const LinearKernels& kernels, const ExpertGroups& groups, std
     for (std::int64_t t = 0; t < job.hidden.num_tiles(); ++t) {
       alignas(64) float values[kMaxTileRows * kPanelRows];
       const int rows = job.hidden.tile_rows(t);
-      kernel(weights, job.down->cols, job.hidden.tile(t), job.hidden.step_bytes(t), rows, values, kPanelRows);
+      kernel(weights, next, job.down->cols, job.hidden.tile(t), job.hidden.step_bytes(t), rows, values, kPanelRows);
       for (int r = 0; r < rows; ++r) {
         const auto slot = static_cast<std::size_t>(t * kMaxTileRows + r);
         const float* from = values + r * kPanelRows;
@@ -225,7 +230,11 @@ void moe_experts(ThreadPool& pool, CpuTier tier, ops::Matrix x, const ops::MoeWe
     auto job = std::upper_bound(jobs.begin(), jobs.end(), begin, [](std::int64_t unit, const Job& j) { return unit < j.first_unit; }) - 1;
     for (std::int64_t unit = begin; unit < end; ++unit) {
       while (job + 1 != jobs.end() && (job + 1)->first_unit <= unit) ++job;
-      compute_hidden(kernels, *job, unit - job->first_unit);
+      const std::int64_t block = unit - job->first_unit;
+      const bool last_of_job = job + 1 != jobs.end() && (job + 1)->first_unit == unit + 1;
+      const Job& after = last_of_job ? *(job + 1) : *job;
+      const std::int64_t next_panel = last_of_job ? 0 : std::min((block + 1) * (kBlock / kPanelRows), job->gate->panels - 1);
+      compute_hidden(kernels, *job, block, after.gate->panel(after.expert, next_panel));
     }
   });
 
