@@ -1,7 +1,7 @@
 // Vision tower of qwen3_5 and qwen3_5_moe (transformers: Qwen3_5VisionModel). Patches come in 2x2-merge-block order, so
 // that four consecutive rows are one output token.
+#include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/check.h"
 #include "image/positions.h"
@@ -19,7 +19,7 @@ class QwenVisionTower : public VisionTower {
   QwenVisionTower(ops::Backend& backend, const VisionConfig& config, const WeightReader& weights)
       : backend_(backend), config_(config), scratch_(backend), parts_(backend, config_, scratch_) {
     const std::int64_t hidden = config.hidden_size, merged = hidden * merge_unit();
-    patch_embed_ = parts_.load_linear(weights, "v.patch_embd", hidden, patch_values());
+    patch_embed_ = load_patch_embedding(weights);
     position_table_ = weights.load_values(backend, "v.position_embd.weight", config.num_position_embeddings * hidden);
     for (int i = 0; i < config.depth; ++i) {
       blocks_.push_back(parts_.load_block(weights, "v.blk." + std::to_string(i) + "."));
@@ -97,6 +97,24 @@ class QwenVisionTower : public VisionTower {
   std::int64_t merge_unit() const { return static_cast<std::int64_t>(config_.spatial_merge_size) * config_.spatial_merge_size; }
   std::int64_t patch_values() const {
     return static_cast<std::int64_t>(kChannels) * config_.temporal_patch_size * config_.patch_size * config_.patch_size;
+  }
+
+  /// One [hidden, 3 * 2 * P * P] matrix; a GGUF holds its two frames apart (v.patch_embd.weight and .weight.1).
+  BiasedLinear load_patch_embedding(const WeightReader& weights) {
+    const std::int64_t hidden = config_.hidden_size;
+    if (!weights.has("v.patch_embd.weight.1")) return parts_.load_linear(weights, "v.patch_embd", hidden, patch_values());
+    const std::int64_t patch = static_cast<std::int64_t>(config_.patch_size) * config_.patch_size;
+    std::vector<float> joined(static_cast<std::size_t>(hidden * patch_values()));
+    for (std::int64_t frame = 0; frame < 2; ++frame) {
+      const std::vector<float> part = weights.values(frame == 0 ? "v.patch_embd.weight" : "v.patch_embd.weight.1",
+                                                     hidden * kChannels * patch);
+      for (std::int64_t dc = 0; dc < hidden * kChannels; ++dc) {
+        std::copy_n(part.data() + dc * patch, patch, joined.data() + (dc * 2 + frame) * patch);
+      }
+    }
+    const ops::WeightData data{"v.patch_embd.weight", DType::f32, 1, hidden, patch_values(),
+                               {{reinterpret_cast<const std::byte*>(joined.data()), hidden}}};
+    return {backend_.load_weight(data), weights.load_values(backend_, "v.patch_embd.bias", hidden)};
   }
 
   void upload_rope(const std::vector<std::int32_t>& positions, std::int64_t patches, TapEmitter& emit) {

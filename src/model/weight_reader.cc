@@ -48,7 +48,7 @@ const TensorView* WeightReader::find_or_null(const std::string& name) const {
   return source->find(file_name(name));
 }
 
-const TensorView& WeightReader::find(const std::string& name) const {
+const TensorView& WeightReader::tensor(const std::string& name) const {
   const bool tower = name.starts_with("v.") || name.starts_with("mm.");
   HEIRLOOM_CHECK(!tower || vision_ != nullptr);
   return (tower ? vision_ : text_)->require(file_name(name));
@@ -68,11 +68,11 @@ void WeightReader::refuse_shape(const TensorView& tensor, const std::vector<std:
 }
 
 ops::WeightData WeightReader::matrix(const std::string& name, std::int64_t rows, std::int64_t cols) const {
-  const TensorView& tensor = find(name);
-  if (!same_matrix(tensor, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cols))) {
-    refuse_shape(tensor, dims({rows, cols}));
+  const TensorView& view = tensor(name);
+  if (!same_matrix(view, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cols))) {
+    refuse_shape(view, dims({rows, cols}));
   }
-  return whole(tensor, 1, rows, cols);
+  return whole(view, 1, rows, cols);
 }
 
 ops::WeightData WeightReader::matrix_rows(const std::string& name, std::int64_t first, std::int64_t rows,
@@ -87,9 +87,9 @@ ops::WeightData WeightReader::matrix_rows(const std::string& name, std::int64_t 
 ops::WeightData WeightReader::experts(const std::string& name, std::int64_t experts, std::int64_t rows,
                                       std::int64_t cols) const {
   if (naming_ == Naming::gguf) {
-    const TensorView& tensor = find(name);
-    if (tensor.shape != dims({experts, rows, cols})) refuse_shape(tensor, dims({experts, rows, cols}));
-    return whole(tensor, experts, rows, cols);
+    const TensorView& view = tensor(name);
+    if (view.shape != dims({experts, rows, cols})) refuse_shape(view, dims({experts, rows, cols}));
+    return whole(view, experts, rows, cols);
   }
   // Qwen3.5's releases stack the experts, gate rows before up rows; transformers 5 saves one tensor for each expert.
   if (const TensorView* stacked = text_->find(text_prefix_ + hf_stacked_expert_name(name))) {
@@ -121,10 +121,10 @@ ops::WeightData WeightReader::experts(const std::string& name, std::int64_t expe
 }
 
 std::vector<float> WeightReader::values(const std::string& name, std::int64_t count) const {
-  const TensorView& tensor = find(name);
-  if (tensor.elements() != static_cast<std::uint64_t>(count)) refuse_shape(tensor, dims({count}));
+  const TensorView& view = tensor(name);
+  if (view.elements() != static_cast<std::uint64_t>(count)) refuse_shape(view, dims({count}));
   std::vector<float> result(static_cast<std::size_t>(count));
-  dequantize_row(tensor.type, tensor.data.data(), result.data(), result.size());
+  dequantize_row(view.type, view.data.data(), result.data(), result.size());
   if (naming_ == Naming::hugging_face) {
     const HfTransform transform = hf_name(config_.family, name)->transform;
     for (float& value : result) {
@@ -146,11 +146,15 @@ std::unique_ptr<ops::Weight> WeightReader::load(ops::Backend& backend, const ops
          cols, dtype_name(data.type));
   }
   std::unique_ptr<ops::Weight> weight = backend.load_weight(data);
+  release(data);
+  return weight;
+}
+
+void WeightReader::release(const ops::WeightData& data) const {
   for (const TensorSource* source : {text_.get(), vision_.get()}) {
     if (source == nullptr) continue;
-    if (const TensorView* tensor = source->find(data.name)) source->release(*tensor);
+    if (const TensorView* view = source->find(data.name)) source->release(*view);
   }
-  return weight;
 }
 
 ops::Buffer WeightReader::load_values(ops::Backend& backend, const std::string& name, std::int64_t count) const {

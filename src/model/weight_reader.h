@@ -24,6 +24,8 @@ class WeightReader {
 
   bool has(const std::string& name) const;
 
+  /// The tensor as it is in the file. Error{bad_file} if missing.
+  const TensorView& tensor(const std::string& name) const;
   /// A matrix of [rows, cols]; Error{bad_file} naming the tensor, its shape and the expected one.
   ops::WeightData matrix(const std::string& name, std::int64_t rows, std::int64_t cols) const;
   /// Rows [first, first + rows) of a [total_rows, cols] matrix.
@@ -34,7 +36,9 @@ class WeightReader {
   /// Effective values as float32 (norms with the one added, A as -exp(A_log)); any shape whose elements number `count`.
   std::vector<float> values(const std::string& name, std::int64_t count) const;
 
-  /// Reads, uploads and packs; then lets go of the file's pages.
+  /// Lets go of the file's pages.
+  void release(const ops::WeightData& data) const;
+  /// Packs a weight and releases it.
   std::unique_ptr<ops::Weight> load(ops::Backend& backend, const ops::WeightData& data) const;
   ops::Buffer load_values(ops::Backend& backend, const std::string& name, std::int64_t count) const;
 
@@ -43,7 +47,6 @@ class WeightReader {
   std::string file_name(const std::string& name) const;
 
  private:
-  const TensorView& find(const std::string& name) const;
   const TensorView* find_or_null(const std::string& name) const;
   [[noreturn]] void refuse_shape(const TensorView& tensor, const std::vector<std::uint64_t>& expected) const;
 
