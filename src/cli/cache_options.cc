@@ -1,0 +1,31 @@
+#include "cli/cache_options.h"
+
+#include "base/log.h"
+
+namespace heirloom::cli {
+
+void CacheOptions::apply(EngineOptions& options) const {
+  if (!ram.empty()) options.cache_ram_bytes = parse_size(ram, "--cache-ram");
+  if (!disk.empty()) options.cache_disk_bytes = parse_size(disk, "--cache-disk");
+  options.cache_dir = dir;
+  options.strip_volatile_lines = !keep_volatile_lines;
+}
+
+void add_cache_options(CLI::App& command, CacheOptions& options) {
+  const std::string group = "Prefix cache";
+  command.add_option("--cache-ram", options.ram, "memory for snapshots of processed prompts (default 1GiB; 0 = off)")->group(group);
+  command.add_option("--cache-dir", options.dir, "folder where snapshots survive a restart")->group(group);
+  command.add_option("--cache-disk", options.disk, "size of that folder at most (default 8GiB)")->group(group);
+  command.add_flag("--keep-volatile-lines", options.keep_volatile_lines, "do not leave changing billing headers out of the prompt")->group(group);
+}
+
+void print_timings(const Json& report) {
+  if (!report.is_array()) return;
+  log::info("{:<28} {:>9} {:>12} {:>9} {:>8}", "component", "calls", "ms", "GB/s", "share");
+  for (const Json& row : report) {
+    log::info("{:<28} {:>9} {:>12.2f} {:>9.2f} {:>7.1f}%", row.value("name", ""), row.value("calls", 0), row.value("ms", 0.0),
+              row.value("gb_s", 0.0), 100 * row.value("share", 0.0));
+  }
+}
+
+}  // namespace heirloom::cli
