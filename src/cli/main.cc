@@ -25,6 +25,9 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   cli::Action action;
   cli::add_verify_command(app, action);
+  cli::add_quantize_command(app, action);
+  cli::add_info_command(app, action);
+  cli::add_tokenize_command(app, action);
   try {
     app.parse(argc, argv);
     return action();
