@@ -22,22 +22,22 @@ Image with_white_background(const Image& image) {
 }
 
 /// The patch whose upper left corner is (left, top), bytes c, t, y, x with every t equal.
-void append_patch(const Image& image, std::size_t left, std::size_t top, const ImageProcessorConfig& config,
-                  std::vector<std::uint8_t>& out) {
+void copy_patch(const Image& image, std::size_t left, std::size_t top, const ImageProcessorConfig& config,
+                std::uint8_t* to) {
   const std::size_t patch = config.patch_size;
   const std::size_t area = patch * patch;
-  const std::size_t start = out.size();
-  out.resize(start + config.patch_bytes());
+  const std::size_t channel = area * config.temporal_patch_size;
   for (std::size_t y = 0; y < patch; ++y) {
     const std::uint8_t* from = &image.rgb[((top + y) * image.width + left) * 3];
-    for (std::size_t c = 0; c < 3; ++c) {
-      std::uint8_t* to = &out[start + c * config.temporal_patch_size * area + y * patch];
-      for (std::size_t x = 0; x < patch; ++x) to[x] = from[3 * x + c];
+    std::uint8_t* row = to + y * patch;
+    for (std::size_t x = 0; x < patch; ++x) {
+      for (std::size_t c = 0; c < 3; ++c) row[c * channel + x] = from[3 * x + c];
     }
   }
   for (std::size_t c = 0; c < 3; ++c) {
-    std::uint8_t* first = &out[start + c * config.temporal_patch_size * area];
-    for (std::size_t t = 1; t < config.temporal_patch_size; ++t) std::memcpy(first + t * area, first, area);
+    for (std::size_t t = 1; t < config.temporal_patch_size; ++t) {
+      std::memcpy(to + c * channel + t * area, to + c * channel, area);
+    }
   }
 }
 
@@ -48,11 +48,15 @@ void append_tile(const Image& image, std::size_t left, std::size_t top, std::uin
   const std::size_t merge = config.merge_size;
   const std::size_t patch = config.patch_size;
   out.tiles.push_back({grid_h, grid_w, grid_h * grid_w / config.patches_per_token(), out.patches()});
+  const std::size_t start = out.pixels_u8.size();
+  out.pixels_u8.resize(start + out.tiles.back().patches() * config.patch_bytes());
+  std::uint8_t* to = &out.pixels_u8[start];
   for (std::size_t block_y = 0; block_y < grid_h; block_y += merge) {
     for (std::size_t block_x = 0; block_x < grid_w; block_x += merge) {
       for (std::size_t y = block_y; y < block_y + merge; ++y) {
         for (std::size_t x = block_x; x < block_x + merge; ++x) {
-          append_patch(image, left + x * patch, top + y * patch, config, out.pixels_u8);
+          copy_patch(image, left + x * patch, top + y * patch, config, to);
+          to += config.patch_bytes();
         }
       }
     }
