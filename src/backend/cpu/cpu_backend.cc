@@ -110,8 +110,12 @@ void CpuBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, Matrix qkv
 
 void CpuBackend::attention_mixer(int layer, const ops::AttentionWeights& weights, Matrix q_gate, Matrix k, Matrix v,
                                  const float* rope_cos, const float* rope_sin, Matrix out, const ops::AttentionTaps* taps) {
-  const Profiler::Scope scope(profiler_, "attention_mixer");
-  ops::reference::attention_mixer(*plan_, layer, weights, q_gate, k, v, rope_cos, rope_sin, out, taps);
+  std::uint64_t tokens = 0;
+  for (const ops::SequenceStep& s : plan_->sequences) tokens += static_cast<std::uint64_t>(s.past_tokens + s.num_rows);
+  const Profiler::Scope scope(profiler_, "attention_mixer",
+                              2 * tokens * static_cast<std::uint64_t>(weights.num_kv_heads * weights.head_dim) *
+                                  dtype_info(plan_->shape.kv_type).block_bytes);
+  attention_mixer_.run(pool_, tier_, *plan_, layer, weights, q_gate, k, v, rope_cos, rope_sin, out, taps);
 }
 
 void CpuBackend::moe_ffn(Matrix x, const ops::MoeWeights& weights, Matrix out, const ops::MoeTaps* taps) {

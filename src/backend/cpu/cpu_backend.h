@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "backend/cpu/kernels/attention/attention_mixer.h"
 #include "backend/cpu/kernels/gdn_mixer/gdn_mixer.h"
 #include "base/cpu_features.h"
 #include "base/profiler.h"
@@ -76,6 +77,7 @@ class CpuBackend : public ops::Backend {
   Profiler* profiler_;
   const ops::StepPlan* plan_ = nullptr;
   GdnMixer gdn_mixer_;
+  AttentionMixer attention_mixer_;
 };
 
 }  // namespace heirloom::cpu

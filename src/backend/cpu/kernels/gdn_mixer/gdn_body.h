@@ -140,10 +140,9 @@ void gdn_gates(const float* a, const float* b, const float* dt_bias, const float
 }
 
 void gdn_delta(const GdnTile& tile) noexcept {
-  // Two accumulators, the write vector and a state element a column vector: 4 vectors fill 16 registers, 8 fill 32.
-  constexpr int kWide = kRegisters == 32 ? 8 : 4;
+  // Four vectors of columns are eight chains of additions, what two FMA units of latency 4 need, and fill 16 registers.
   int c = 0;
-  for (; c + kWide * kLanes <= tile.columns; c += kWide * kLanes) delta_columns<kWide, false>(tile, tile.state + c, tile.v + c, 0);
+  for (; c + 4 * kLanes <= tile.columns; c += 4 * kLanes) delta_columns<4, false>(tile, tile.state + c, tile.v + c, 0);
   for (; c + 2 * kLanes <= tile.columns; c += 2 * kLanes) delta_columns<2, false>(tile, tile.state + c, tile.v + c, 0);
   for (; c + kLanes <= tile.columns; c += kLanes) delta_columns<1, false>(tile, tile.state + c, tile.v + c, 0);
   if (c < tile.columns) delta_columns<1, true>(tile, tile.state + c, tile.v + c, tile.columns - c);

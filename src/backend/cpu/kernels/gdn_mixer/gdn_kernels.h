@@ -42,10 +42,10 @@ struct GdnKernels {
   void (*delta)(const GdnTile& tile) noexcept;
   /// out = y / sqrt(mean(y^2) + eps) * weight * silu(z); out may be z
   void (*gated_norm)(const float* y, const float* z, const float* weight, float eps, int n, float* out) noexcept;
+  /// Columns of a tile for long prompts: what `delta` takes at once. 16 KiB of state at head_k_dim 128 (64 columns: 32 KiB,
+  /// which CPUs with AVX-512 load from the second level as fast as they can use it).
+  int tile_columns;
 };
-
-/// Columns of a tile: 16 KiB of state at head_k_dim 128, half of the smallest first-level cache.
-inline constexpr int kGdnTileColumns = 32;
 
 #define HEIRLOOM_GDN_KERNELS(isa)                                                                                            \
   namespace isa {                                                                                                            \

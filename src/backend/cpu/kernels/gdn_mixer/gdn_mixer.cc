@@ -20,10 +20,10 @@ constexpr int kInPlaceTokens = 2;
 }  // namespace
 
 const GdnKernels& gdn_kernels(CpuTier tier) {
-#define HEIRLOOM_TABLE(isa) \
-  { isa::gdn_conv, isa::gdn_l2_norm, isa::gdn_dot, isa::gdn_gates, isa::gdn_delta, isa::gdn_gated_norm }
-  static constexpr GdnKernels kTables[4] = {HEIRLOOM_TABLE(scalar), HEIRLOOM_TABLE(ssse3), HEIRLOOM_TABLE(avx2),
-                                            HEIRLOOM_TABLE(avx512)};
+#define HEIRLOOM_TABLE(isa, columns) \
+  { isa::gdn_conv, isa::gdn_l2_norm, isa::gdn_dot, isa::gdn_gates, isa::gdn_delta, isa::gdn_gated_norm, columns }
+  static constexpr GdnKernels kTables[4] = {HEIRLOOM_TABLE(scalar, 32), HEIRLOOM_TABLE(ssse3, 32),
+                                            HEIRLOOM_TABLE(avx2, 32), HEIRLOOM_TABLE(avx512, 64)};
 #undef HEIRLOOM_TABLE
   return tier_table(kTables, tier);
 }
@@ -53,7 +53,6 @@ void GdnMixer::run(ThreadPool& pool, CpuTier tier, const ops::StepPlan& plan, in
   step.decay = step.g + rows * step.nv;
   step.beta = step.decay + rows * step.nv;
   step.qk_dot = step.beta + rows * step.nv;
-  tiles_.get<float>(static_cast<std::int64_t>(pool.num_threads()) * step.dk * kGdnTileColumns);
 
   const std::ptrdiff_t conv_offset = static_cast<std::ptrdiff_t>(layer) * kConvTaps * step.channels;
   const std::ptrdiff_t state_offset = static_cast<std::ptrdiff_t>(layer) * step.nv * step.dk * step.dv;
@@ -121,14 +120,15 @@ void GdnMixer::run_block(const Step& step) {
     });
     return;
   }
-  const std::int64_t tiles = (step.dv + kGdnTileColumns - 1) / kGdnTileColumns;
-  float* scratch = tiles_.get<float>(static_cast<std::int64_t>(step.pool.num_threads()) * step.dk * kGdnTileColumns);
+  const int width = step.kernels.tile_columns;
+  const std::int64_t tiles = (step.dv + width - 1) / width;
+  float* scratch = tiles_.get<float>(static_cast<std::int64_t>(step.pool.num_threads()) * step.dk * width);
   step.pool.parallel_for(segments * step.nv * tiles, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Segment& segment = segments_[static_cast<std::size_t>(i / (step.nv * tiles))];
-      const int first = static_cast<int>(i % tiles) * kGdnTileColumns;
-      delta_tile(step, segment, static_cast<int>(i / tiles % step.nv), first, std::min(kGdnTileColumns, step.dv - first),
-                 scratch + static_cast<std::ptrdiff_t>(thread) * step.dk * kGdnTileColumns);
+      const int first = static_cast<int>(i % tiles) * width;
+      delta_tile(step, segment, static_cast<int>(i / tiles % step.nv), first, std::min(width, step.dv - first),
+                 scratch + static_cast<std::ptrdiff_t>(thread) * step.dk * width);
     }
   });
   step.pool.parallel_for(step.block_rows, rows_grain(step.nv * step.dv * 4), [&](std::int64_t begin, std::int64_t end) {

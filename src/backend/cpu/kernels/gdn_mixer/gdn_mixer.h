@@ -42,7 +42,7 @@ class GdnMixer {
   std::vector<Segment> segments_;
   Scratch conv_out_;  // [block rows, conv_channels]: q, k (normalised), v (then y)
   Scratch gates_;     // [block rows, 3 nv + nk]: g, decay, beta, q . k
-  Scratch tiles_;     // [threads, head_k_dim, kGdnTileColumns]
+  Scratch tiles_;     // [threads, head_k_dim, tile_columns]
 };
 
 }  // namespace heirloom::cpu

@@ -1,0 +1,4 @@
+// clang-format off: the bodies are written in the vocabulary that comes first.
+#include "backend/cpu/kernels/simd/simd_avx512.h"
+#include "backend/cpu/kernels/simd/simd_math.h"
+#include "backend/cpu/kernels/attention/attention_body.h"
