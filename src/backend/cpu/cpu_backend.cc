@@ -13,7 +13,6 @@
 #include "backend/cpu/kernels/rows/rows.h"
 #include "backend/cpu/weight/packed_weight.h"
 #include "base/check.h"
-#include "ops/reference.h"
 
 namespace heirloom::cpu {
 
@@ -141,7 +140,7 @@ void CpuBackend::add_weighted_rows(Matrix table, const std::int32_t* rows, const
 void CpuBackend::segment_attention(Matrix q, Matrix k, Matrix v, int num_heads, std::span<const std::int32_t> segments,
                                    const float* rope_cos, const float* rope_sin, Matrix out) {
   const Profiler::Scope scope(profiler_, "segment_attention");
-  ops::reference::segment_attention(q, k, v, num_heads, segments, rope_cos, rope_sin, out);
+  segment_attention_.run(pool_, tier_, q, k, v, num_heads, segments, rope_cos, rope_sin, out);
 }
 
 void CpuBackend::argmax(Matrix logits, std::int32_t* ids) {

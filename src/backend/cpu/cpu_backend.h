@@ -8,6 +8,7 @@
 
 #include "backend/cpu/kernels/attention/attention_mixer.h"
 #include "backend/cpu/kernels/gdn_mixer/gdn_mixer.h"
+#include "backend/cpu/kernels/segment_attention/segment_attention.h"
 #include "base/cpu_features.h"
 #include "base/profiler.h"
 #include "base/thread_pool.h"
@@ -78,6 +79,7 @@ class CpuBackend : public ops::Backend {
   const ops::StepPlan* plan_ = nullptr;
   GdnMixer gdn_mixer_;
   AttentionMixer attention_mixer_;
+  SegmentAttention segment_attention_;
 };
 
 }  // namespace heirloom::cpu
