@@ -1,0 +1,213 @@
+// Softmax attention: split over pages for few rows, by matrix products for long prompts, and inside segments (vision).
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/kernels/attention_args.h"
+#include "base/check.h"
+
+namespace heirloom::cuda {
+namespace {
+
+using u64 = unsigned long long;
+
+// From this many rows of one sequence on, scores and outputs are matrix products.
+constexpr int kGemmRows = 32;
+// Rows of scores that exist at once: the buffer is this by the context, never the square of the context.
+constexpr int kScoreRows = 512;
+
+unsigned grid_of(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std::uint64_t>((n + 255) / 256, 1, 65535)); }
+
+}  // namespace
+
+void CudaBackend::attention_mixer(int layer, const ops::AttentionWeights& weights, ops::Matrix q_gate, ops::Matrix k,
+                                  ops::Matrix v, const float* rope_cos, const float* rope_sin, ops::Matrix out,
+                                  const ops::AttentionTaps* taps) {
+  flush();
+  const int rows = static_cast<int>(q_gate.rows), nh = weights.num_q_heads, nkv = weights.num_kv_heads, hd = weights.head_dim;
+  if (hd % 32 != 0 || hd > 512 || (hd < 256 && 256 % hd != 0)) {
+    fail(ErrorKind::bad_file, "attention heads of {} dimensions: the GPU kernels need 32, 64, 128, 256 or 512; use --device cpu", hd);
+  }
+  const ops::AttentionTaps none;
+  const ops::AttentionTaps& tap = taps ? *taps : none;
+  AttentionPrepareArgs prepare{};
+  prepare.q_gate = q_gate.data;
+  prepare.k = k.data;
+  prepare.v = v.data;
+  prepare.q_weight = weights.q_norm;
+  prepare.k_weight = weights.k_norm;
+  prepare.rope_cos = rope_cos;
+  prepare.rope_sin = rope_sin;
+  prepare.q_out = tap.q_rope ? tap.q_rope : scratch_f32(kSlotQ, static_cast<std::int64_t>(rows) * nh * hd);
+  prepare.tap_q_norm = tap.q_norm;
+  prepare.tap_k_norm = tap.k_norm;
+  prepare.tap_k_rope = tap.k_rope;
+  prepare.tap_gate = tap.gate;
+  prepare.sequences = device_sequences();
+  prepare.row_sequence = device_row_sequence();
+  prepare.layer = layer;
+  prepare.rows = rows;
+  prepare.num_q_heads = nh;
+  prepare.num_kv_heads = nkv;
+  prepare.head_dim = hd;
+  prepare.rotary_dim = weights.rotary_dim;
+  prepare.kv_type = kv_type();
+  prepare.eps = weights.eps;
+  device_->launch("attention_prepare", {static_cast<unsigned>(nh + 2 * nkv), static_cast<unsigned>(std::min(rows, 65535))}, {128},
+                  static_cast<std::size_t>(hd) * 4, prepare);
+
+  const int group = nh / nkv, per_block = group <= 4 ? 4 : 8;
+  static constexpr const char* kKernels[3][2] = {{"attention_decode_f32_4", "attention_decode_f32_8"},
+                                                 {"attention_decode_f16_4", "attention_decode_f16_8"},
+                                                 {"attention_decode_bf16_4", "attention_decode_bf16_8"}};
+  for (std::size_t i = 0; i < plan_->sequences.size();) {
+    const ops::SequenceStep& s = plan_->sequences[i];
+    if (s.num_rows >= kGemmRows) {
+      attention_by_gemm(layer, weights, i, prepare.q_out, out.data);
+      const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nh * hd;
+      const auto n = static_cast<u64>(s.num_rows) * static_cast<u64>(nh * hd);
+      device_->launch("gate_multiply", {grid_of(n)}, {256}, 0, out.data + at, static_cast<const float*>(q_gate.data + 2 * at), n, hd);
+      ++i;
+      continue;
+    }
+    // Neighbouring short sequences share a launch.
+    std::size_t end = i;
+    while (end < plan_->sequences.size() && plan_->sequences[end].num_rows < kGemmRows) ++end;
+    const int first = s.first_row, last = plan_->sequences[end - 1].first_row + plan_->sequences[end - 1].num_rows;
+    AttentionDecodeArgs args{};
+    args.sequences = device_sequences();
+    args.layer = layer;
+    args.num_q_heads = nh;
+    args.num_kv_heads = nkv;
+    args.head_dim = hd;
+    args.splits = static_cast<int>(splits_);
+    args.scale = 1.0f / std::sqrt(static_cast<float>(hd));
+    // As many rows at once as 65535 blocks and a 64 MiB partial buffer take.
+    const std::int64_t row_floats = static_cast<std::int64_t>(nh) * splits_ * hd;
+    const int at_once = static_cast<int>(std::clamp<std::int64_t>((std::int64_t{16} << 20) / row_floats, 1, 65535));
+    args.partial = scratch_f32(kSlotPartial, std::min(at_once, last - first) * row_floats);
+    args.partial_stat = scratch_f32(kSlotStat, static_cast<std::int64_t>(std::min(at_once, last - first)) * nh * splits_ * 2);
+    for (int r = first; r < last; r += at_once) {
+      const int n = std::min(at_once, last - r);
+      args.first_row = r;
+      args.q = prepare.q_out;
+      args.q_gate = q_gate.data;
+      args.out = out.data;
+      args.row_sequence = device_row_sequence();
+      const std::size_t shared = static_cast<std::size_t>(per_block) * static_cast<std::size_t>(hd + 5 * 64) * 4;
+      device_->launch(kKernels[kv_type()][per_block == 8],
+                      {static_cast<unsigned>(splits_), static_cast<unsigned>(nkv * ((group + per_block - 1) / per_block)),
+                       static_cast<unsigned>(n)},
+                      {256}, shared, args);
+      const std::size_t groups = 256 / (static_cast<std::size_t>(hd) / 4);
+      device_->launch("attention_combine", {static_cast<unsigned>(nh), static_cast<unsigned>(n)}, {256},
+                      groups * static_cast<std::size_t>(hd + 4) * 4, args);
+    }
+    i = end;
+  }
+}
+
+void CudaBackend::attention_by_gemm(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q,
+                                    float* out) {
+  const ops::SequenceStep& s = plan_->sequences[sequence];
+  const int nh = weights.num_q_heads, nkv = weights.num_kv_heads, hd = weights.head_dim, group = nh / nkv;
+  const int tokens = s.past_tokens + s.num_rows;
+  const auto values = static_cast<std::int64_t>(tokens) * hd;
+  float* keys = scratch_f32(kSlotKeys, values);
+  float* vals = scratch_f32(kSlotValues, values);
+  const int rows_at_once = std::min(kScoreRows, s.num_rows);
+  float* scores = scratch_f32(kSlotScores, static_cast<std::int64_t>(rows_at_once) * tokens);
+  for (int kv_head = 0; kv_head < nkv; ++kv_head) {
+    device_->launch("kv_gather", {grid_of(static_cast<std::uint64_t>(values))}, {256}, 0, keys, vals, device_sequences(),
+                    static_cast<int>(sequence), layer, kv_head, nkv, hd, tokens, kv_type());
+    for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+      for (int r = 0; r < s.num_rows; r += rows_at_once) {
+        const int rows = std::min(rows_at_once, s.num_rows - r), seen = s.past_tokens + r + rows;
+        const std::int64_t at = (static_cast<std::int64_t>(s.first_row + r) * nh + h) * hd;
+        GemmCall call;
+        call.m = rows;
+        call.n = seen;
+        call.k = hd;
+        call.a = q + at;
+        call.lda = nh * hd;
+        call.b = keys;
+        call.ldb = hd;
+        call.c = scores;
+        call.ldc = seen;
+        call.alpha = 1.0f / std::sqrt(static_cast<float>(hd));
+        gemm(call);
+        device_->launch("softmax_rows", {static_cast<unsigned>(rows)}, {256}, 0, scores, rows, seen, 1, s.past_tokens + r + 1);
+        GemmCall product;
+        product.m = rows;
+        product.n = hd;
+        product.k = seen;
+        product.a = scores;
+        product.lda = seen;
+        product.b = vals;
+        product.ldb = hd;
+        product.b_transposed = false;
+        product.c = out + at;
+        product.ldc = nh * hd;
+        gemm(product);
+      }
+    }
+  }
+}
+
+void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v, int num_heads,
+                                    std::span<const std::int32_t> segments, const float* rope_cos, const float* rope_sin,
+                                    ops::Matrix out) {
+  flush();
+  const int width = static_cast<int>(q.cols), hd = width / num_heads;
+  const float* queries = q.data;
+  const float* keys = k.data;
+  if (rope_cos) {
+    const auto n = static_cast<u64>(q.rows * q.cols);
+    float* turned[2] = {scratch_f32(kSlotKeys, q.rows * q.cols), scratch_f32(kSlotValues, q.rows * q.cols)};
+    const float* from[2] = {q.data, k.data};
+    for (int i = 0; i < 2; ++i) {
+      device_->launch("rope_heads", {grid_of(n)}, {256}, 0, turned[i], from[i], rope_cos, rope_sin, n, num_heads, hd);
+    }
+    queries = turned[0];
+    keys = turned[1];
+  }
+  int longest = 0;
+  for (std::size_t s = 0; s + 1 < segments.size(); ++s) longest = std::max(longest, segments[s + 1] - segments[s]);
+  float* scores = scratch_f32(kSlotScores, static_cast<std::int64_t>(std::min(kScoreRows, longest)) * longest);
+  for (std::size_t s = 0; s + 1 < segments.size(); ++s) {
+    const int begin = segments[s], n = segments[s + 1] - begin;
+    for (int h = 0; h < num_heads; ++h) {
+      for (int r = 0; r < n; r += kScoreRows) {
+        const int rows = std::min(kScoreRows, n - r);
+        const std::int64_t at = static_cast<std::int64_t>(begin + r) * width + h * hd;
+        const std::int64_t all = static_cast<std::int64_t>(begin) * width + h * hd;
+        GemmCall call;
+        call.m = rows;
+        call.n = n;
+        call.k = hd;
+        call.a = queries + at;
+        call.b = keys + all;
+        call.c = scores;
+        call.lda = call.ldb = width;
+        call.ldc = n;
+        call.alpha = 1.0f / std::sqrt(static_cast<float>(hd));
+        gemm(call);
+        device_->launch("softmax_rows", {static_cast<unsigned>(rows)}, {256}, 0, scores, rows, n, 0, 0);
+        GemmCall product;
+        product.m = rows;
+        product.n = hd;
+        product.k = n;
+        product.a = scores;
+        product.lda = n;
+        product.b = v.data + all;
+        product.ldb = width;
+        product.b_transposed = false;
+        product.c = out.data + at;
+        product.ldc = width;
+        gemm(product);
+      }
+    }
+  }
+}
+
+}  // namespace heirloom::cuda

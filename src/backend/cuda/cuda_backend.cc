@@ -1,0 +1,324 @@
+// Memory, steps and the ops that are one kernel each. Products are in cuda_linear.cc, the mixers in cuda_gdn.cc and
+// cuda_attention.cc, experts in cuda_moe.cc.
+#include "backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace heirloom::cuda {
+namespace {
+
+using u64 = unsigned long long;
+
+unsigned map_grid(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std::uint64_t>((n + 255) / 256, 1, 65535)); }
+unsigned row_grid(std::int64_t rows) { return static_cast<unsigned>(std::clamp<std::int64_t>(rows, 1, 65535)); }
+std::uint64_t count(const ops::Matrix& x) { return static_cast<std::uint64_t>(x.rows * x.cols); }
+
+}  // namespace
+
+CudaBackend::CudaBackend(std::unique_ptr<Device> device, const CudaBackendOptions& options)
+    : device_(std::move(device)), options_(options) {
+  const bool fermi = device_->options().fermi;
+  if (fermi && options.gemm == GemmType::bf16) fail(ErrorKind::usage, "--profile fermi has FP32 products only");
+  gemm_ = options.gemm.value_or(!fermi && device_->info().tier >= 80 && device_->has_vendor_gemm(true) ? GemmType::bf16
+                                                                                                      : GemmType::f32);
+  if (gemm_ == GemmType::bf16 && !device_->has_vendor_gemm(true)) {
+    fail(ErrorKind::device, "BF16 products need a card of compute capability 8.0 or newer and cuBLAS 8.0 or newer");
+  }
+}
+
+CudaBackend::~CudaBackend() {
+  drop_graphs();
+  for (Scratch& slot : scratch_) device_->free(slot.data);
+}
+
+void CudaBackend::drop_graphs() noexcept {
+  for (auto& [key, recorded] : recorded_) device_->destroy_graph(recorded.graph);
+  recorded_.clear();
+  recording_ = nullptr;
+}
+
+void* CudaBackend::scratch(Slot slot, std::size_t bytes) {
+  Scratch& found = scratch_[slot];
+  if (found.bytes >= bytes) return found.data;
+  // A recorded graph keeps the addresses it was recorded with, and earlier launches may still use the old memory.
+  HEIRLOOM_CHECK(recording_ == nullptr);
+  drop_graphs();
+  device_->synchronize(Lane::compute);
+  device_->free(found.data);
+  found = {};
+  const std::size_t wanted = std::max(bytes, std::size_t{4096});
+  found.data = device_->alloc(wanted, "scratch");
+  found.bytes = wanted;
+  return found.data;
+}
+
+void* CudaBackend::alloc(std::size_t bytes) { return device_->alloc(bytes, "a buffer"); }
+void CudaBackend::free(void* data, std::size_t) noexcept { device_->free(data); }
+
+void CudaBackend::upload(void* device, const void* host, std::size_t bytes) {
+  HEIRLOOM_CHECK(recording_ == nullptr);
+  flush();
+  device_->copy_in(device, host, bytes, Lane::compute);
+}
+void CudaBackend::download(void* host, const void* device, std::size_t bytes) {
+  HEIRLOOM_CHECK(recording_ == nullptr);
+  flush();
+  device_->copy_out(host, device, bytes, Lane::compute);
+  device_->synchronize(Lane::compute);
+}
+void CudaBackend::copy(void* to, const void* from, std::size_t bytes) {
+  flush();
+  device_->copy(to, from, bytes, Lane::compute);
+}
+void CudaBackend::zero(void* device, std::size_t bytes) {
+  flush();
+  device_->fill(device, 0, bytes, Lane::compute);
+}
+void CudaBackend::synchronize() {
+  flush();
+  device_->synchronize(Lane::compute);
+}
+
+std::string CudaBackend::description() const {
+  const DeviceInfo& info = device_->info();
+  return fmt::format("cuda:{} {}, sm{} kernels, {} products{}", device_->options().index, info.name, info.tier,
+                     gemm_ == GemmType::bf16 ? "BF16" : "FP32", device_->options().fermi ? ", Fermi profile" : "");
+}
+
+std::unique_ptr<ops::Weight> CudaBackend::load_weight(const ops::WeightData& data) {
+  flush();
+  if (!has_kernels(data.type, data.cols)) {
+    log::info("{}: {} has no GPU kernel, kept as {}", data.name, dtype_name(data.type),
+              dtype_name(converted_type(data.type, data.cols)));
+  }
+  constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
+  return upload_weight(*device_, data, scratch(kSlotWeights, kStagingBytes), kStagingBytes);
+}
+
+// ---- steps ----
+
+bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
+  if (recording_ != nullptr) {  // an error ended the step that was being recorded
+    device_->abandon_capture();
+    recording_ = nullptr;
+  }
+  pending_norm_.reset();
+  pending_gemvs_.clear();
+  plan_ = &plan;
+  splits_ = context_pages();
+
+  // Layout of the table: sequences, row -> sequence, page pointers. Offsets are rounded up so that they rarely move.
+  const std::size_t sequences = std::bit_ceil(plan.sequences.size());
+  const std::size_t rows = std::bit_ceil(static_cast<std::size_t>(std::max(plan.num_rows, 1)));
+  const std::size_t pages = static_cast<std::size_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(splits_, 4))));
+  row_sequence_offset_ = sequences * sizeof(StepSequence);
+  const std::size_t pages_offset = row_sequence_offset_ + ((rows * sizeof(int) + 15) & ~std::size_t{15});
+  const std::size_t bytes = pages_offset + sequences * pages * sizeof(void*);
+  step_device_ = static_cast<std::byte*>(scratch(kSlotStep, bytes));
+  step_host_.assign(bytes, std::byte{0});
+  auto* table = reinterpret_cast<StepSequence*>(step_host_.data());
+  auto* row_sequence = reinterpret_cast<int*>(step_host_.data() + row_sequence_offset_);
+  for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
+    const ops::SequenceStep& step = plan.sequences[i];
+    const std::size_t at = pages_offset + i * pages * sizeof(void*);
+    const auto used = static_cast<std::size_t>((step.past_tokens + step.num_rows + 63) / 64);
+    HEIRLOOM_CHECK(step.pages.size() >= used || plan.shape.num_attention_layers == 0);
+    table[i] = {step.first_row, step.num_rows, step.past_tokens, 0, step.conv, step.recurrent,
+                reinterpret_cast<unsigned char* const*>(step_device_ + at)};
+    if (!step.pages.empty()) std::memcpy(step_host_.data() + at, step.pages.data(), std::min(used, step.pages.size()) * sizeof(void*));
+    for (int r = 0; r < step.num_rows; ++r) row_sequence[step.first_row + r] = static_cast<int>(i);
+  }
+  device_->copy_in(step_device_, step_host_.data(), bytes, Lane::compute);
+
+  if (key == 0 || !device_->info().graphs || device_->options().time_kernels) return false;
+  splits_ = static_cast<std::int64_t>(pages);
+  Recorded& recorded = recorded_[{key, splits_}];
+  if (recorded.graph != nullptr) {
+    device_->run_graph(recorded.graph);
+    return true;
+  }
+  // The first time runs as it is, so that modules are loaded and scratch is allocated outside the recording.
+  if (++recorded.seen >= 2) {
+    device_->begin_capture();
+    recording_ = &recorded;
+  }
+  return false;
+}
+
+void CudaBackend::end_step() {
+  flush();
+  plan_ = nullptr;
+  if (recording_ == nullptr) return;
+  Recorded* recorded = recording_;
+  recording_ = nullptr;
+  recorded->graph = device_->end_capture();
+  device_->run_graph(recorded->graph);
+}
+
+std::int64_t CudaBackend::context_pages() const {
+  std::int64_t most = 1;
+  for (const ops::SequenceStep& step : plan_->sequences) {
+    most = std::max<std::int64_t>(most, (step.past_tokens + step.num_rows + 63) / 64);
+  }
+  return most;
+}
+
+bool CudaBackend::one_row_each() const {
+  return plan_ != nullptr && std::ranges::all_of(plan_->sequences, [](const ops::SequenceStep& s) { return s.num_rows == 1; });
+}
+
+int CudaBackend::kv_type() const {
+  switch (plan_->shape.kv_type) {
+    case DType::f32: return 0;
+    case DType::f16: return 1;
+    case DType::bf16: return 2;
+    default: fail(ErrorKind::internal, "KV cache type {}", dtype_name(plan_->shape.kv_type));
+  }
+}
+
+// ---- delayed work ----
+
+void CudaBackend::flush_norm() {
+  if (!pending_norm_) return;
+  const PendingNorm norm = *pending_norm_;
+  pending_norm_.reset();
+  for (float* out : {norm.out, norm.out_copy}) {
+    if (!out) continue;
+    device_->launch("rms_norm", {row_grid(norm.x.rows)}, {256}, 0, out, static_cast<const float*>(norm.x.data), norm.weight,
+                    static_cast<int>(norm.x.rows), static_cast<int>(norm.x.cols), norm.eps);
+  }
+}
+
+void CudaBackend::flush() {
+  for (PendingGemv& gemv : pending_gemvs_) launch_gemv(gemv);
+  pending_gemvs_.clear();
+  flush_norm();
+}
+
+CudaBackend::PendingGemv* CudaBackend::pending_with_out(const float* out) {
+  for (PendingGemv& gemv : pending_gemvs_) {
+    if (gemv.args.segments[0].out == out) return &gemv;
+  }
+  return nullptr;
+}
+
+void CudaBackend::run_map(const char* kernel, float* x, std::uint64_t n) {
+  device_->launch(kernel, {map_grid(n)}, {256}, 0, x, static_cast<u64>(n));
+}
+
+// ---- ops of one kernel ----
+
+void CudaBackend::rms_norm(ops::Matrix x, const float* weight, float eps, ops::Matrix out) {
+  flush();
+  pending_norm_ = PendingNorm{x, weight, eps, out.data, nullptr};
+  if (x.rows != 1 || x.data == out.data || !options_.fuse) flush_norm();
+}
+
+void CudaBackend::add_rms_norm(ops::Matrix residual, ops::Matrix delta, const float* weight, float eps, ops::Matrix out) {
+  PendingGemv* gemv = pending_with_out(delta.data);
+  if (gemv != nullptr && gemv->args.segments[0].rows == residual.cols && gemv->args.m == residual.rows) {
+    gemv->args.residual = residual.data;
+    rms_norm(residual, weight, eps, out);
+    return;
+  }
+  flush();
+  device_->launch("add_rms_norm", {row_grid(residual.rows)}, {256}, 0, out.data, residual.data,
+                  static_cast<const float*>(delta.data), weight, static_cast<int>(residual.rows),
+                  static_cast<int>(residual.cols), eps);
+}
+
+void CudaBackend::add(ops::Matrix x, ops::Matrix y) {
+  PendingGemv* gemv = pending_with_out(y.data);
+  if (gemv != nullptr && gemv->args.segments[0].rows == x.cols && gemv->args.m == x.rows) {
+    gemv->args.residual = x.data;
+    flush();
+    return;
+  }
+  flush();
+  device_->launch("add", {map_grid(count(x))}, {256}, 0, x.data, static_cast<const float*>(y.data), static_cast<u64>(count(x)));
+}
+
+void CudaBackend::swiglu(ops::Matrix gate, ops::Matrix up, ops::Matrix out) {
+  PendingGemv* gemv = pending_with_out(gate.data);
+  if (gemv != nullptr && gemv->args.segment_count == 2 && gemv->args.segments[1].out == up.data &&
+      gemv->args.segments[0].rows == gemv->args.segments[1].rows && gemv->args.m == gate.rows) {
+    gemv->args.paired = 1;
+    gemv->args.swiglu_out = out.data;
+    // `out` may be one of the inputs: then the sum itself is not kept, as it would not be without fusion.
+    for (GemvSegment& segment : gemv->args.segments) {
+      if (segment.out == out.data) segment.out = nullptr;
+    }
+    flush();
+    return;
+  }
+  flush();
+  device_->launch("swiglu", {map_grid(count(out))}, {256}, 0, out.data, static_cast<const float*>(gate.data),
+                  static_cast<const float*>(up.data), static_cast<u64>(count(out)));
+}
+
+void CudaBackend::embed(const ops::Weight& table, const std::int32_t* ids, ops::Matrix out) {
+  flush();
+  const auto& weight = static_cast<const CudaWeight&>(table);
+  const std::string kernel = fmt::format("rows_{}_f32", weight.format);
+  const auto groups = static_cast<unsigned>(weight.cols / weight.group);
+  device_->launch(kernel.c_str(), {(groups + 127) / 128, row_grid(out.rows)}, {128}, 0, out.data,
+                  static_cast<const unsigned char*>(weight.data), static_cast<u64>(weight.elements),
+                  static_cast<const int*>(ids), 0, static_cast<int>(out.rows), static_cast<int>(out.cols));
+}
+
+void CudaBackend::gather_rows(ops::Matrix x, const std::int32_t* rows, ops::Matrix out) {
+  // Gathering from one row can only copy it: a norm that is still waiting then writes both.
+  if (pending_norm_ && pending_norm_->out == x.data && x.rows == 1 && out.rows == 1 && !pending_norm_->out_copy) {
+    pending_norm_->out_copy = out.data;
+    return;
+  }
+  flush();
+  device_->launch("gather_rows", {row_grid(out.rows)}, {128}, 0, out.data, static_cast<const float*>(x.data),
+                  static_cast<const int*>(rows), static_cast<int>(out.rows), static_cast<int>(out.cols));
+}
+
+void CudaBackend::scatter_rows(ops::Matrix x, const std::int32_t* rows, ops::Matrix out) {
+  flush();
+  device_->launch("scatter_rows", {row_grid(x.rows)}, {128}, 0, out.data, static_cast<const float*>(x.data),
+                  static_cast<const int*>(rows), static_cast<int>(x.rows), static_cast<int>(x.cols));
+}
+
+void CudaBackend::layer_norm(ops::Matrix x, const float* weight, const float* bias, float eps, ops::Matrix out) {
+  flush();
+  device_->launch("layer_norm", {row_grid(x.rows)}, {256}, 0, out.data, static_cast<const float*>(x.data), weight, bias,
+                  static_cast<int>(x.rows), static_cast<int>(x.cols), eps);
+}
+
+void CudaBackend::gelu(ops::Matrix x, ops::Gelu kind) {
+  flush();
+  run_map(kind == ops::Gelu::tanh ? "gelu_tanh" : "gelu_erf", x.data, count(x));
+}
+
+void CudaBackend::add_weighted_rows(ops::Matrix table, const std::int32_t* rows, const float* weights, int per_row,
+                                    ops::Matrix out) {
+  flush();
+  device_->launch("add_weighted_rows", {row_grid(out.rows)}, {128}, 0, out.data, static_cast<const float*>(table.data),
+                  static_cast<const int*>(rows), weights, per_row, static_cast<int>(out.rows), static_cast<int>(out.cols));
+}
+
+void CudaBackend::argmax(ops::Matrix logits, std::int32_t* ids) {
+  flush();
+  constexpr unsigned kParts = 64;
+  constexpr std::int64_t kRowsAtOnce = 65535;
+  for (std::int64_t r = 0; r < logits.rows; r += kRowsAtOnce) {
+    const auto rows = static_cast<unsigned>(std::min(kRowsAtOnce, logits.rows - r));
+    auto* values = static_cast<float*>(scratch(kSlotArgmax, rows * kParts * 8));
+    auto* indices = reinterpret_cast<int*>(values + rows * kParts);
+    device_->launch("argmax_parts", {kParts, rows}, {256}, 0, values, indices,
+                    static_cast<const float*>(logits.data + r * logits.cols), static_cast<int>(logits.cols));
+    device_->launch("argmax_final", {rows}, {256}, 0, static_cast<int*>(ids) + r, static_cast<const float*>(values),
+                    static_cast<const int*>(indices));
+  }
+}
+
+}  // namespace heirloom::cuda

@@ -1,0 +1,150 @@
+// ops::Backend over the GPU kernels: one Device (a card, or the emulator), weights in device layout, and the choice of kernel
+// for each op and shape. Few rows (decode) take GEMVs with what surrounds them fused in; many rows take the vendor's GEMM over
+// dequantised weights. A step that repeats is recorded once as a graph and replayed.
+//
+// Fusion works by delay: rms_norm and linear of few rows wait until the next op shows whether they can be part of one kernel
+// (norm -> linear, linear -> add / SwiGLU / convolution). Every op starts by taking what it can use and launching the rest, so
+// the order of effects is that of the calls, and every output is written as if nothing had been fused.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/cuda_weight.h"
+#include "backend/cuda/device.h"
+#include "backend/cuda/kernels/gemv_args.h"
+#include "base/profiler.h"
+#include "ops/backend.h"
+
+namespace heirloom::cuda {
+
+/// Arithmetic of matrix products with many rows. bf16 rounds both operands to 8 bits of mantissa and accumulates in f32.
+enum class GemmType { f32, bf16 };
+
+struct CudaBackendOptions {
+  std::optional<GemmType> gemm;     // empty: bf16 where the card has tensor cores for it, f32 under --profile fermi
+  int gdn_recurrent_rows = 1;       // sequences of at most so many rows use the recurrent delta rule
+  bool fuse = true;                 // false: every op is a kernel of its own (for comparison)
+  Profiler* profiler = nullptr;
+};
+
+class CudaBackend : public ops::Backend {
+ public:
+  CudaBackend(std::unique_ptr<Device> device, const CudaBackendOptions& options = {});
+  ~CudaBackend() override;
+
+  Device& device() { return *device_; }
+  GemmType gemm_type() const { return gemm_; }
+
+  void* alloc(std::size_t bytes) override;
+  void free(void* data, std::size_t bytes) noexcept override;
+  void upload(void* device, const void* host, std::size_t bytes) override;
+  void download(void* host, const void* device, std::size_t bytes) override;
+  void copy(void* to, const void* from, std::size_t bytes) override;
+  void zero(void* device, std::size_t bytes) override;
+  void synchronize() override;
+  std::string description() const override;
+
+  std::unique_ptr<ops::Weight> load_weight(const ops::WeightData& data) override;
+
+  bool begin_step(const ops::StepPlan& plan, std::uint64_t key) override;
+  void end_step() override;
+
+  void embed(const ops::Weight& table, const std::int32_t* ids, ops::Matrix out) override;
+  void rms_norm(ops::Matrix x, const float* weight, float eps, ops::Matrix out) override;
+  void add_rms_norm(ops::Matrix residual, ops::Matrix delta, const float* weight, float eps, ops::Matrix out) override;
+  void add(ops::Matrix x, ops::Matrix y) override;
+  void linear(ops::Matrix x, std::span<const ops::LinearOut> outs) override;
+  void swiglu(ops::Matrix gate, ops::Matrix up, ops::Matrix out) override;
+  void gather_rows(ops::Matrix x, const std::int32_t* rows, ops::Matrix out) override;
+  void scatter_rows(ops::Matrix x, const std::int32_t* rows, ops::Matrix out) override;
+
+  void gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matrix qkv, ops::Matrix z, ops::Matrix a, ops::Matrix b,
+                 ops::Matrix out, const ops::GdnTaps* taps) override;
+  void attention_mixer(int layer, const ops::AttentionWeights& weights, ops::Matrix q_gate, ops::Matrix k, ops::Matrix v,
+                       const float* rope_cos, const float* rope_sin, ops::Matrix out, const ops::AttentionTaps* taps) override;
+  void moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Matrix out, const ops::MoeTaps* taps) override;
+
+  void layer_norm(ops::Matrix x, const float* weight, const float* bias, float eps, ops::Matrix out) override;
+  void gelu(ops::Matrix x, ops::Gelu kind) override;
+  void add_weighted_rows(ops::Matrix table, const std::int32_t* rows, const float* weights, int per_row,
+                         ops::Matrix out) override;
+  void segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v, int num_heads, std::span<const std::int32_t> segments,
+                         const float* rope_cos, const float* rope_sin, ops::Matrix out) override;
+  void argmax(ops::Matrix logits, std::int32_t* ids) override;
+
+ private:
+  // Scratch that outlives an op, by purpose; grows and never shrinks. Growing invalidates recorded graphs.
+  enum Slot : std::size_t {
+    kSlotWeights, kSlotInputs, kSlotConv, kSlotGdnQ, kSlotGdnK, kSlotGdnG, kSlotGdnBeta, kSlotGdnU, kSlotGdnW, kSlotGdnAttention,
+    kSlotGdnCumulative, kSlotGdnCore, kSlotQ, kSlotPartial, kSlotStat, kSlotScores, kSlotKeys, kSlotValues, kSlotRouter,
+    kSlotIds, kSlotTopWeights, kSlotOffsets, kSlotOrder, kSlotGate, kSlotUp, kSlotExperts, kSlotShared, kSlotSharedLogit,
+    kSlotArgmax, kSlotStep, kSlotCount
+  };
+  struct Scratch {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  void* scratch(Slot slot, std::size_t bytes);
+  float* scratch_f32(Slot slot, std::int64_t floats) { return static_cast<float*>(scratch(slot, static_cast<std::size_t>(floats) * 4)); }
+
+  struct PendingNorm {
+    ops::Matrix x;
+    const float* weight = nullptr;
+    float eps = 0;
+    float* out = nullptr;
+    float* out_copy = nullptr;
+  };
+  struct PendingGemv {
+    GemvArgs args{};
+    const char* format = "";
+    int group = 1;
+  };
+  struct Recorded {
+    int seen = 0;
+    Graph graph = nullptr;
+  };
+
+  // cuda_backend.cc
+  void flush();
+  void flush_norm();
+  void drop_graphs() noexcept;
+  PendingGemv* pending_with_out(const float* out);
+  void run_map(const char* kernel, float* x, std::uint64_t n);
+  // cuda_linear.cc
+  void launch_gemv(PendingGemv& gemv);
+  void gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact);
+  void linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
+  void gemm(const GemmCall& call);
+  void expert_gemv(const CudaWeight& first, const CudaWeight* second, const float* x, int rows_per_input, const int* ids,
+                   int pairs, float* out, float* swiglu_out);
+  // cuda_attention.cc
+  void attention_by_gemm(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q, float* out);
+
+  const StepSequence* device_sequences() const { return reinterpret_cast<const StepSequence*>(step_device_); }
+  const int* device_row_sequence() const { return reinterpret_cast<const int*>(step_device_ + row_sequence_offset_); }
+  int kv_type() const;
+  std::int64_t context_pages() const;  // of the longest sequence, after this step
+  bool one_row_each() const;           // every sequence of the step has one row
+
+  std::unique_ptr<Device> device_;
+  CudaBackendOptions options_;
+  GemmType gemm_ = GemmType::f32;
+  Scratch scratch_[kSlotCount];
+  std::optional<PendingNorm> pending_norm_;
+  std::vector<PendingGemv> pending_gemvs_;
+
+  const ops::StepPlan* plan_ = nullptr;
+  std::vector<std::byte> step_host_;
+  std::byte* step_device_ = nullptr;
+  std::size_t row_sequence_offset_ = 0;
+  std::int64_t splits_ = 0;        // pages that attention kernels are launched for (a recorded step: rounded up)
+  std::map<std::pair<std::uint64_t, std::int64_t>, Recorded> recorded_;
+  Recorded* recording_ = nullptr;  // set while launches are being captured
+};
+
+}  // namespace heirloom::cuda

@@ -1,0 +1,117 @@
+// Gated DeltaNet between its projections: decode is one kernel a layer (plus the convolution, which hides in the projection's
+// GEMV); longer sequences go through the chunked form.
+#include <algorithm>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/kernels/gdn_args.h"
+#include "base/check.h"
+
+namespace heirloom::cuda {
+
+void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matrix qkv, ops::Matrix z, ops::Matrix a,
+                            ops::Matrix b, ops::Matrix out, const ops::GdnTaps* taps) {
+  const int D = weights.head_k_dim, nk = weights.num_k_heads, nv = weights.num_v_heads;
+  if (weights.head_v_dim != D || (D != 32 && D != 64 && D != 128) || plan_->shape.conv_kernel != 4) {
+    fail(ErrorKind::bad_file, "Gated DeltaNet heads of {} by {} with a convolution of {}: the GPU kernels need equal dims of 32, 64 "
+         "or 128 and 4 taps; use --device cpu", D, weights.head_v_dim, plan_->shape.conv_kernel);
+  }
+  const int rows = static_cast<int>(qkv.rows), channels = static_cast<int>(qkv.cols);
+  const auto sequences = static_cast<unsigned>(plan_->sequences.size());
+  int longest = 0;
+  for (const ops::SequenceStep& s : plan_->sequences) longest = std::max(longest, s.num_rows);
+  const bool chunked = longest > options_.gdn_recurrent_rows;
+  const ops::GdnTaps none;
+  const ops::GdnTaps& tap = taps ? *taps : none;
+
+  float* conv_out = tap.conv_out ? tap.conv_out : scratch_f32(kSlotConv, qkv.rows * qkv.cols);
+  PendingGemv* gemv = pending_with_out(qkv.data);
+  if (gemv != nullptr && one_row_each() && gemv->args.m == rows && gemv->args.segments[0].rows == channels) {
+    gemv->args.conv_weight = weights.conv;
+    gemv->args.conv_out = conv_out;
+    gemv->args.sequences = device_sequences();
+    gemv->args.layer = layer;
+    flush();
+  } else {
+    flush();
+    const auto across = static_cast<unsigned>((channels + 127) / 128);
+    device_->launch("gdn_conv", {across, static_cast<unsigned>((rows + 15) / 16)}, {128}, 0, conv_out,
+                    static_cast<const float*>(qkv.data), weights.conv, device_sequences(), device_row_sequence(), layer, rows,
+                    channels);
+    device_->launch("gdn_conv_state", {across, sequences}, {128}, 0, static_cast<const float*>(qkv.data), device_sequences(),
+                    layer, channels);
+  }
+
+  const std::int64_t heads = static_cast<std::int64_t>(rows) * nv;
+  float* core = tap.core_out;
+  GdnChunkArgs chunk{};
+  if (chunked || tap.q_l2norm) {
+    float* q = tap.q_l2norm ? tap.q_l2norm : scratch_f32(kSlotGdnQ, static_cast<std::int64_t>(rows) * nk * D);
+    float* k = tap.k_l2norm ? tap.k_l2norm : scratch_f32(kSlotGdnK, static_cast<std::int64_t>(rows) * nk * D);
+    float* g = tap.g ? tap.g : scratch_f32(kSlotGdnG, heads);
+    float* beta = tap.beta ? tap.beta : scratch_f32(kSlotGdnBeta, heads);
+    const std::string kernel = fmt::format("gdn_prepare_{}", D);
+    device_->launch(kernel.c_str(), {static_cast<unsigned>(nk), static_cast<unsigned>(std::min(rows, 65535))},
+                    {static_cast<unsigned>(D)}, 0, q, k, g, beta, static_cast<const float*>(conv_out),
+                    static_cast<const float*>(a.data), static_cast<const float*>(b.data), weights.dt_bias, weights.neg_exp_a, nk,
+                    nv, rows);
+    chunk.q = q;
+    chunk.k = k;
+    chunk.g = g;
+    chunk.beta = beta;
+  }
+  if (chunked) {
+    if (!core) core = scratch_f32(kSlotGdnCore, heads * D);
+    chunk.conv_out = conv_out;
+    chunk.u = scratch_f32(kSlotGdnU, heads * D);
+    chunk.w = scratch_f32(kSlotGdnW, heads * D);
+    chunk.attention = scratch_f32(kSlotGdnAttention, heads * kGdnChunk);
+    chunk.cumulative = scratch_f32(kSlotGdnCumulative, heads);
+    chunk.core_out = core;
+    chunk.sequences = device_sequences();
+    chunk.layer = layer;
+    chunk.num_k_heads = nk;
+    chunk.num_v_heads = nv;
+    chunk.tiled = weights.v_heads_tiled ? 1 : 0;
+    chunk.recurrent_rows = options_.gdn_recurrent_rows;
+    int chunks = 0;
+    for (const ops::SequenceStep& s : plan_->sequences) {
+      chunks = std::max(chunks, (s.past_tokens + s.num_rows + kGdnChunk - 1) / kGdnChunk - s.past_tokens / kGdnChunk);
+    }
+    const std::string intra = fmt::format("gdn_chunk_intra_{}", D), scan = fmt::format("gdn_chunk_scan_{}", D),
+                      norm = fmt::format("gdn_gated_norm_{}", D);
+    device_->launch(intra.c_str(), {static_cast<unsigned>(chunks), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
+    device_->launch(scan.c_str(), {static_cast<unsigned>(D / 32), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
+    for (const ops::SequenceStep& s : plan_->sequences) {
+      if (s.num_rows <= options_.gdn_recurrent_rows) continue;
+      const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nv * D;
+      device_->launch(norm.c_str(), {static_cast<unsigned>(nv), static_cast<unsigned>(std::min(s.num_rows, 65535))},
+                      {static_cast<unsigned>(D)}, 0, out.data + at, static_cast<const float*>(core + at),
+                      static_cast<const float*>(z.data + at), weights.norm, nv, s.num_rows, weights.eps);
+    }
+  }
+  const bool some_recurrent = std::ranges::any_of(
+      plan_->sequences, [&](const ops::SequenceStep& s) { return s.num_rows <= options_.gdn_recurrent_rows; });
+  if (some_recurrent) {
+    GdnArgs args{};
+    args.conv_out = conv_out;
+    args.a = a.data;
+    args.b = b.data;
+    args.z = z.data;
+    args.dt_bias = weights.dt_bias;
+    args.neg_exp_a = weights.neg_exp_a;
+    args.norm = weights.norm;
+    args.out = out.data;
+    args.core_out = core;
+    args.sequences = device_sequences();
+    args.layer = layer;
+    args.num_k_heads = nk;
+    args.num_v_heads = nv;
+    args.tiled = weights.v_heads_tiled ? 1 : 0;
+    args.recurrent_rows = options_.gdn_recurrent_rows;
+    args.eps = weights.eps;
+    const std::string kernel = fmt::format("gdn_recurrent_{}", D);
+    device_->launch(kernel.c_str(), {static_cast<unsigned>(nv), sequences}, {static_cast<unsigned>(4 * D)}, 0, args);
+  }
+}
+
+}  // namespace heirloom::cuda

@@ -1,0 +1,188 @@
+// Matrix products: GEMVs of few rows (delayed, see cuda_backend.h), vendor GEMM over dequantised weights for many.
+#include <algorithm>
+#include <bit>
+
+#include "backend/cuda/cuda_backend.h"
+#include "base/check.h"
+
+namespace heirloom::cuda {
+namespace {
+
+using u64 = unsigned long long;
+
+constexpr std::int64_t kGemvMaxRows = 8;
+constexpr std::size_t kGemvSharedBytes = 36 * 1024;  // of 48 KiB; the rest is for sums
+constexpr std::size_t kWeightScratchBytes = std::size_t{64} << 20;
+
+// Threads that share a row. Enough that each has a handful of groups: more threads hide the latency that bounds small matrices,
+// fewer amortise the sums of large ones. Depends on the shape alone, so results do not depend on the batch.
+int lanes_for(std::int64_t groups, std::int64_t rows) {
+  const std::int64_t per_lane = rows >= 32768 ? 2 : 1;
+  const auto lanes = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(groups / per_lane, 1))));
+  // Two rows a team and 65535 blocks at most: very tall matrices need more teams in a block.
+  const std::int64_t most = rows > 4 * 65535 ? 64 : rows > 2 * 65535 ? 128 : 256;
+  return static_cast<int>(std::clamp<std::int64_t>(lanes, 32, most));
+}
+
+}  // namespace
+
+void CudaBackend::launch_gemv(PendingGemv& gemv) {
+  GemvArgs& args = gemv.args;
+  const bool one = args.expert_ids != nullptr || (args.m == 1 && static_cast<std::size_t>(args.k) * 4 <= kGemvSharedBytes);
+  const std::string kernel = fmt::format("gemv_{}_{}", gemv.format, one ? 1 : 4);
+  const int rows_of_team = device_->tier_of(kernel) >= 80 ? 4 : 2;
+  std::int64_t rows = 0, teams = 0;
+  for (int i = 0; i < args.segment_count; ++i) {
+    rows += args.segments[i].rows;
+    teams += (args.segments[i].rows + rows_of_team - 1) / rows_of_team;
+  }
+  if (args.paired) teams = (2 * args.segments[0].rows + rows_of_team - 1) / rows_of_team;
+  args.lanes = lanes_for(args.k / gemv.group, rows);
+  const std::int64_t teams_of_block = kGemvThreads / args.lanes;
+  const unsigned grid_y = args.expert_ids ? static_cast<unsigned>(args.m) : one ? 1u : static_cast<unsigned>((args.m + 3) / 4);
+  const auto blocks = static_cast<unsigned>((teams + teams_of_block - 1) / teams_of_block);
+  device_->launch(kernel.c_str(), {blocks, grid_y}, {kGemvThreads}, one ? static_cast<std::size_t>(args.k) * 4 : 0, args);
+}
+
+void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { linear_now(x, outs, false); }
+
+// `exact` keeps f32 arithmetic whatever the backend's product type is (the router's choices hang on it).
+void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact) {
+  if (x.rows > kGemvMaxRows) {
+    flush();
+    for (const ops::LinearOut& out : outs) gemm_linear(x, out, exact);
+    return;
+  }
+  std::optional<PendingNorm> norm;
+  const bool fits = static_cast<std::size_t>(x.cols) * 4 <= kGemvSharedBytes;
+  if (pending_norm_ && x.rows == 1 && fits && (pending_norm_->out == x.data || pending_norm_->out_copy == x.data)) {
+    norm = pending_norm_;
+    pending_norm_.reset();
+  }
+  // A residual add that waits in pending_gemvs_ feeds the norm: launch it first.
+  for (PendingGemv& gemv : pending_gemvs_) launch_gemv(gemv);
+  pending_gemvs_.clear();
+  flush_norm();
+  for (const ops::LinearOut& out : outs) {
+    const auto& weight = static_cast<const CudaWeight&>(*out.weight);
+    HEIRLOOM_CHECK(weight.cols == x.cols);
+    PendingGemv* gemv = nullptr;
+    for (PendingGemv& candidate : pending_gemvs_) {
+      if (candidate.format == weight.format && candidate.args.segment_count < kGemvMaxSegments) gemv = &candidate;
+    }
+    if (gemv == nullptr) {
+      gemv = &pending_gemvs_.emplace_back();
+      gemv->format = weight.format;
+      gemv->group = weight.group;
+      gemv->args.x = x.data;
+      gemv->args.k = static_cast<int>(x.cols);
+      gemv->args.m = static_cast<int>(x.rows);
+      if (norm) {
+        gemv->args.x = norm->x.data;
+        gemv->args.norm_weight = norm->weight;
+        gemv->args.eps = norm->eps;
+        gemv->args.normed = norm->out;
+        gemv->args.normed_copy = norm->out_copy;
+      }
+    }
+    GemvSegment& segment = gemv->args.segments[gemv->args.segment_count++];
+    segment.data = static_cast<const unsigned char*>(weight.data);
+    segment.elements = weight.elements;
+    segment.out = out.out;
+    segment.bias = out.bias;
+    segment.rows = static_cast<int>(weight.rows);
+  }
+  if (!options_.fuse) flush();
+}
+
+void CudaBackend::gemm(const GemmCall& call) {
+  if (device_->vendor_gemm(call)) return;
+  HEIRLOOM_CHECK(!call.bf16);
+  const int rows_at_once = 65535 * 64;
+  HEIRLOOM_CHECK(call.m <= rows_at_once && call.n <= rows_at_once);
+  const Dim grid{static_cast<unsigned>((call.n + 63) / 64), static_cast<unsigned>((call.m + 63) / 64)};
+  device_->launch(call.b_transposed ? "sgemm_nt" : "sgemm_nn", grid, {256}, 0, call.c, static_cast<const float*>(call.a),
+                  static_cast<const float*>(call.b), call.m, call.n, call.k, call.lda, call.ldb, call.ldc, call.alpha,
+                  call.beta != 0.0f ? 1 : 0);
+}
+
+void CudaBackend::gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact) {
+  const auto& weight = static_cast<const CudaWeight&>(*out.weight);
+  HEIRLOOM_CHECK(weight.cols == x.cols);
+  const bool bf16 = gemm_ == GemmType::bf16 && !exact;
+  const void* a = x.data;
+  if (bf16) {
+    const auto n = static_cast<std::uint64_t>(x.rows * x.cols);
+    auto* inputs = static_cast<unsigned short*>(scratch(kSlotInputs, n * 2));
+    device_->launch("f32_to_bf16_rows", {static_cast<unsigned>(std::min<std::uint64_t>((n + 255) / 256, 65535))}, {256}, 0,
+                    inputs, static_cast<const float*>(x.data), static_cast<u64>(n));
+    a = inputs;
+  }
+  const bool as_it_is = weight.type == (bf16 ? DType::bf16 : DType::f32);
+  const std::size_t element = bf16 ? 2 : 4;
+  const auto rows_at_once = static_cast<std::int64_t>(
+      std::max<std::size_t>(1, kWeightScratchBytes / (static_cast<std::size_t>(weight.cols) * element)));
+  for (std::int64_t first = 0; first < weight.rows; first += as_it_is ? weight.rows : rows_at_once) {
+    const std::int64_t rows = as_it_is ? weight.rows : std::min(rows_at_once, weight.rows - first);
+    const void* b = weight.data;
+    if (!as_it_is) {
+      void* unpacked = scratch(kSlotWeights, kWeightScratchBytes);
+      const std::string kernel = fmt::format("rows_{}_{}", weight.format, bf16 ? "bf16" : "f32");
+      const auto groups = static_cast<unsigned>(weight.cols / weight.group);
+      const Dim grid{(groups + 127) / 128, static_cast<unsigned>(std::min<std::int64_t>(rows, 65535))};
+      const auto* data = static_cast<const unsigned char*>(weight.data);
+      const int* no_ids = nullptr;
+      if (bf16) {
+        device_->launch(kernel.c_str(), grid, {128}, 0, static_cast<unsigned short*>(unpacked), data,
+                        static_cast<u64>(weight.elements), no_ids, static_cast<int>(first), static_cast<int>(rows),
+                        static_cast<int>(weight.cols));
+      } else {
+        device_->launch(kernel.c_str(), grid, {128}, 0, static_cast<float*>(unpacked), data, static_cast<u64>(weight.elements),
+                        no_ids, static_cast<int>(first), static_cast<int>(rows), static_cast<int>(weight.cols));
+      }
+      b = unpacked;
+    }
+    GemmCall call;
+    call.m = static_cast<int>(x.rows);
+    call.n = static_cast<int>(rows);
+    call.k = static_cast<int>(x.cols);
+    call.a = a;
+    call.b = b;
+    call.c = out.out + first;
+    call.lda = call.ldb = call.k;
+    call.ldc = static_cast<int>(weight.rows);
+    call.bf16 = bf16;
+    gemm(call);
+  }
+  if (out.bias) {
+    const auto n = static_cast<std::uint64_t>(x.rows * weight.rows);
+    device_->launch("add_bias", {static_cast<unsigned>(std::min<std::uint64_t>((n + 255) / 256, 65535))}, {256}, 0, out.out,
+                    out.bias, static_cast<u64>(n), static_cast<unsigned>(weight.rows));
+  }
+}
+
+void CudaBackend::expert_gemv(const CudaWeight& first, const CudaWeight* second, const float* x, int rows_per_input,
+                              const int* ids, int pairs, float* out, float* swiglu_out) {
+  PendingGemv gemv;
+  gemv.format = first.format;
+  gemv.group = first.group;
+  GemvArgs& args = gemv.args;
+  for (const CudaWeight* weight : {&first, second}) {
+    if (!weight) continue;
+    GemvSegment& segment = args.segments[args.segment_count++];
+    segment.data = static_cast<const unsigned char*>(weight->data);
+    segment.elements = weight->elements;
+    segment.out = second ? nullptr : out;
+    segment.rows = static_cast<int>(weight->rows);
+  }
+  args.x = x;
+  args.k = static_cast<int>(first.cols);
+  args.m = pairs;
+  args.paired = second ? 1 : 0;
+  args.swiglu_out = swiglu_out;
+  args.expert_ids = ids;
+  args.rows_per_input = rows_per_input;
+  launch_gemv(gemv);
+}
+
+}  // namespace heirloom::cuda

@@ -1,0 +1,4 @@
+// f32 cache, up to 4 query heads a block: see attention_decode.h.
+#include "backend/cuda/kernels/attention_decode.h"
+
+KERNEL(attention_decode_f32_4, 256, const AttentionDecodeArgs p) { attention_decode<4, kKvF32>(p); }

@@ -1,0 +1,64 @@
+// The small kernels around attention by matrix products (scores = q K^T and out = P V are GEMMs over contiguous K, V):
+//   kv_gather        pages of one layer and head -> contiguous [tokens][hd] of K and V
+//   softmax_rows     rows of scores -> probabilities in place; row r sees first_valid + r columns (causal) or all
+//   gate_multiply    out *= sigmoid(gate), gate from q_gate [T, nh, 2, hd]
+//   rope_heads       rotate-half over whole heads (vision towers)
+// Scores lie in a buffer of at most 512 rows by the context, so memory grows with the context and not with its square.
+#include "backend/cuda/kernels/block_reduce.h"
+#include "backend/cuda/kernels/kv_cache.h"
+
+KERNEL(kv_gather, 256, float* k, float* v, const StepSequence* sequences, int sequence, int layer, int head, int num_kv_heads,
+       int head_dim, int tokens, int kv_type) {
+  gpu_wait_inputs();
+  const u8* const* pages = sequences[sequence].pages;
+  const u64 k_at = kv_offset(layer, 0, head, num_kv_heads, head_dim), v_at = kv_offset(layer, 1, head, num_kv_heads, head_dim);
+  const u64 total = (u64)tokens * (u64)head_dim, page_floats = (u64)(kPageTokens * head_dim);
+  for (u64 i = (u64)bid_x() * 256 + (u64)tid_x(); i < total; i += (u64)nbid_x() * 256) {
+    const u8* page = pages[i / page_floats];
+    const u64 at = i % page_floats;
+    k[i] = kv_load(page, k_at + at, kv_type);
+    v[i] = kv_load(page, v_at + at, kv_type);
+  }
+}
+
+KERNEL(softmax_rows, 256, float* scores, int rows, int cols, int causal, int first_valid) {
+  SHARED F4 scratch4[72];
+  float* scratch = (float*)scratch4;
+  gpu_wait_inputs();
+  for (int r = bid_x(); r < rows; r += nbid_x()) {
+    float* row = scores + (u64)r * (u64)cols;
+    const int n = causal ? gpu_min_i(cols, first_valid + r) : cols;
+    float maximum = -3.0e38f, sum = 0;
+    for (int i = tid_x(); i < n; i += 256) maximum = gpu_max(maximum, row[i]);
+    maximum = block_reduce<256>(maximum, scratch, Max());
+    for (int i = tid_x(); i < n; i += 256) {
+      const float e = gpu_exp(row[i] - maximum);
+      row[i] = e;
+      sum += e;
+    }
+    const float inverse = 1.0f / block_reduce<256>(sum, scratch, Sum());
+    for (int i = tid_x(); i < cols; i += 256) row[i] = i < n ? row[i] * inverse : 0.0f;
+  }
+}
+
+KERNEL(gate_multiply, 256, float* out, const float* q_gate, u64 n, int head_dim) {
+  gpu_wait_inputs();
+  const u64 hd = (u64)head_dim;
+  for (u64 i = (u64)bid_x() * 256 + (u64)tid_x(); i < n; i += (u64)nbid_x() * 256) {
+    out[i] *= gpu_sigmoid(q_gate[i / hd * (2 * hd) + hd + i % hd]);
+  }
+}
+
+KERNEL(rope_heads, 256, float* out, const float* x, const float* rope_cos, const float* rope_sin, u64 n, int num_heads,
+       int head_dim) {
+  gpu_wait_inputs();
+  const int half = head_dim / 2;
+  const u64 width = (u64)(num_heads * head_dim);
+  for (u64 i = (u64)bid_x() * 256 + (u64)tid_x(); i < n; i += (u64)nbid_x() * 256) {
+    const u64 row = i / width;
+    const int d = (int)(i % width) % head_dim;
+    const float other = d < half ? -x[i + (u64)half] : x[i - (u64)half];
+    const u64 angle = row * (u64)half + (u64)(d < half ? d : d - half);
+    out[i] = gpu_fma(other, rope_sin[angle], x[i] * rope_cos[angle]);
+  }
+}

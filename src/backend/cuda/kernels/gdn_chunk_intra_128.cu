@@ -1,0 +1,4 @@
+// Head dimension 128: see gdn_chunk_intra.h.
+#include "backend/cuda/kernels/gdn_chunk_intra.h"
+
+KERNEL(gdn_chunk_intra_128, 256, const GdnChunkArgs p) { gdn_chunk_intra<128>(p); }

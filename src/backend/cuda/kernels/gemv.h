@@ -1,0 +1,193 @@
+// y[m][n] = x[m][k] * W[n][k]^T for few rows (decode): the body of gemv_<type>_<rows>.cu. Reads each weight once per 4 rows of x.
+//
+// Mapping: 256 threads = 256 / lanes teams; a team's lanes split k (lane l takes groups l, l + lanes, ...) and share R rows of
+// W, so each x value loaded serves R rows. Splitting k is what helps small matrices, which are bound by latency and not by
+// bandwidth (1.1 to 1.5 times, GPU-FACTS section 3). The first weights are loaded before the inputs are waited for. One row of x
+// sits in shared memory (4k bytes, swizzled: 16-byte reads of any group stride have no bank conflict); more rows read x through
+// L1. Sums: per lane over its groups in order, then over lanes in a fixed tree, so a row does not depend on m or R.
+// Fused, because 133 small kernels of a decode step cost as much as a third of its GEMVs: RMS norm of the input; bias, residual
+// add, SwiGLU of two interleaved weights, and the GDN convolution on the sums.
+// R = 2 on sm20: 4 rows need more than 63 registers there.
+#pragma once
+
+#include "backend/cuda/kernels/gemv_args.h"
+#include "backend/cuda/kernels/norm_math.h"
+#include "backend/cuda/kernels/weight_formats.h"
+
+constexpr int kGemvRows = GPU_TIER >= 80 ? 4 : 2;
+
+struct SharedX {
+  const F4* x;
+  DEVICE_M static int swizzle(int i) { return i ^ (i >> 3 & 7); }
+  DEVICE_M F4 operator()(int i) const { return x[swizzle(i)]; }
+};
+struct GlobalX {
+  const F4* x;
+  DEVICE_M F4 operator()(int i) const {
+    F4 v;
+    v.x = x[i].x;
+    v.y = x[i].y;
+    v.z = x[i].z;
+    v.w = x[i].w;
+    return v;
+  }
+};
+
+/// Sums acc over the lanes of each team. After it, sums[(team * count + i)] holds acc[i] of that team (visible to all).
+template <int Count>
+DEVICE void team_sums(const float (&acc)[Count], int lanes, float* partial, float* sums) {
+  const int t = tid_x(), teams = 256 / lanes;
+#if GPU_TIER >= 80
+  const int warps = lanes / 32;
+  UNROLL for (int i = 0; i < Count; i++) {
+    float v = acc[i];
+    UNROLL for (int mask = 16; mask > 0; mask /= 2) v += gpu_shuffle_xor(v, mask);
+    if ((t & 31) == 0) partial[(t >> 5) * Count + i] = v;
+  }
+  gpu_sync();
+  if (t < teams * Count) {
+    const int team = t / Count, i = t - team * Count;
+    float v = partial[team * warps * Count + i];
+    for (int w = 1; w < warps; w++) v += partial[(team * warps + w) * Count + i];
+    sums[t] = v;
+  }
+#else
+  // Eight threads an output, then one: two barriers for any number of lanes.
+  UNROLL for (int i = 0; i < Count; i++) partial[i * 264 + t + (t >> 5)] = acc[i];
+  gpu_sync();
+  float* second = partial + Count * 264;
+  for (int j = t; j < teams * Count * 8; j += 256) {
+    const int output = j >> 3, part = j & 7, team = output / Count, i = output - team * Count;
+    const int first = team * lanes + part * (lanes / 8);
+    float v = 0;
+    for (int l = first; l < first + lanes / 8; l++) v += partial[i * 264 + l + (l >> 5)];
+    second[j] = v;
+  }
+  gpu_sync();
+  for (int j = t; j < teams * Count; j += 256) {
+    const float* p = second + j * 8;
+    sums[j] = ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
+  }
+#endif
+  gpu_sync();
+}
+
+template <class F, int M>
+DEVICE void gemv(const GemvArgs& a) {
+  constexpr int R = kGemvRows, Count = M * R;
+  DYN_SHARED(F4, xs);
+#if GPU_TIER >= 80
+  SHARED float partial[8 * Count];
+#else
+  SHARED float partial[Count * 264 + 8 * Count * 8];
+#endif
+  SHARED float sums[8 * Count];
+  SHARED F4 norm_scratch[72];
+  const int t = tid_x(), lanes = a.lanes, teams = 256 / lanes, team = t / lanes, lane = t & (lanes - 1);
+  const int groups = a.k / F::kGroup;
+
+  // Which rows: teams are numbered through the segments, R rows each (of both weights in turn when paired).
+  const int per_row = a.paired ? 2 : 1;
+  int index = bid_x() * teams + team, segment = 0;
+  for (; segment + 1 < a.segment_count && !a.paired; segment++) {
+    const int here = (a.segments[segment].rows + R - 1) / R;
+    if (index < here) break;
+    index -= here;
+  }
+  const GemvSegment& s0 = a.segments[segment];
+  const GemvSegment& s1 = a.segments[a.paired ? 1 : segment];
+  const int row0 = index * R / per_row, last = s0.rows - 1;
+  const WeightView v0{s0.data, s0.elements}, v1{s1.data, s1.elements};
+  // Which input rows, and which expert.
+  const int pair = bid_y();
+  u64 expert_start = 0;
+  int m0 = pair * M;
+  if (a.expert_ids) {
+    gpu_wait_inputs();  // the ids come from the router: nothing can be loaded before
+    expert_start = (u64)a.expert_ids[pair] * (u64)s0.rows * (u64)a.k;
+    m0 = pair;
+  }
+  typename F::Raw w[R];
+  auto load = [&](int group) {
+    UNROLL for (int r = 0; r < R; r++) {
+      const int row = gpu_min_i(a.paired ? row0 + r / 2 : row0 + r, last);
+      w[r] = F::load(a.paired && (r & 1) ? v1 : v0, expert_start + (u64)row * (u64)a.k, group);
+    }
+  };
+  if (lane < groups) load(lane);
+  gpu_let_next_start();
+  gpu_wait_inputs();
+
+  float acc[Count];
+  UNROLL for (int i = 0; i < Count; i++) acc[i] = 0;
+  if (M == 1) {
+    const int input = a.expert_ids ? pair / a.rows_per_input : pair;
+    const F4* x = (const F4*)(a.x + (u64)input * (u64)a.k);
+    if (a.norm_weight) {
+      const float scale = row_rms_scale(x, a.k, a.eps, (float*)norm_scratch);
+      const bool write = a.normed && bid_x() == 0;
+      for (int i = t; i < a.k / 4; i += 256) {
+        const F4 v = rms_apply(x[i], ((const F4*)a.norm_weight)[i], scale);
+        xs[SharedX::swizzle(i)] = v;
+        if (write) ((F4*)a.normed)[i] = v;
+        if (write && a.normed_copy) ((F4*)a.normed_copy)[i] = v;
+      }
+    } else {
+      for (int i = t; i < a.k / 4; i += 256) xs[SharedX::swizzle(i)] = x[i];
+    }
+    gpu_sync();
+    const SharedX shared{xs};
+    for (int g = lane; g < groups; g += lanes) {
+      if (g != lane) load(g);
+      UNROLL for (int r = 0; r < R; r++) acc[r] += F::dot(w[r], shared, g);
+    }
+  } else {
+    for (int g = lane; g < groups; g += lanes) {
+      if (g != lane) load(g);
+      UNROLL for (int m = 0; m < M; m++) {
+        const GlobalX global{(const F4*)(a.x + (u64)gpu_min_i(m0 + m, a.m - 1) * (u64)a.k)};
+        UNROLL for (int r = 0; r < R; r++) acc[m * R + r] += F::dot(w[r], global, g);
+      }
+    }
+  }
+  team_sums(acc, lanes, partial, sums);
+
+  for (int j = t; j < teams * Count; j += 256) {
+    const int of_team = j / Count, i = j - of_team * Count, m = m0 + i / R, r = i % R;
+    int at = bid_x() * teams + of_team, which = 0;
+    for (; which + 1 < a.segment_count && !a.paired; which++) {
+      const int here = (a.segments[which].rows + R - 1) / R;
+      if (at < here) break;
+      at -= here;
+    }
+    if (a.paired) which = r & 1;
+    const GemvSegment& s = a.segments[which];
+    const int row = a.paired ? at * R / 2 + r / 2 : at * R + r;
+    if (row >= s.rows || m >= a.m) continue;
+    float v = sums[j];
+    if (s.bias) v += s.bias[row];
+    const u64 to = (u64)m * (u64)s.rows + (u64)row;
+    if (s.out) s.out[to] = v;
+    if (a.residual && which == 0) a.residual[to] += v;
+    if (a.paired && which == 1) {
+      float gate = sums[j - 1];
+      if (a.segments[0].bias) gate += a.segments[0].bias[row];
+      a.swiglu_out[to] = gpu_silu(gate) * v;
+    }
+    if (a.conv_weight && which == 0) {
+      float* state = a.sequences[m].conv + (u64)a.layer * 4 * (u64)s.rows + (u64)row;
+      const u64 step = (u64)s.rows;
+      const float s1v = state[step], s2v = state[2 * step], s3v = state[3 * step];
+      const F4 c = ((const F4*)a.conv_weight)[row];
+      float sum = c.x * s1v;
+      sum = gpu_fma(c.y, s2v, sum);
+      sum = gpu_fma(c.z, s3v, sum);
+      sum = gpu_fma(c.w, v, sum);
+      a.conv_out[to] = gpu_silu(sum);
+      state[0] = s1v;
+      state[step] = s2v;
+      state[2 * step] = s3v;
+      state[3 * step] = v;
+    }
+  }
+}

@@ -1,0 +1,122 @@
+// The one language of our kernels, with two compilers behind it:
+//  * clang -x cuda --cuda-device-only -nocudainc -nocudalib  -> PTX; no CUDA toolkit is needed (cmake/ptx.cmake)
+//  * the host compiler with -DGPU_EMULATOR                   -> the CPU emulator (backend/cuda_emulator)
+// Kernels use KERNEL, DEVICE, SHARED, DYN_SHARED, UNROLL, tid_x().., gpu_sync(), the functions below and plain C++.
+// Everything outside `#if GPU_TIER` is compute capability 2.0 (CUDA C Programming Guide, "Compute Capabilities" table: no
+// shuffle, no fp16 arithmetic, 63 registers, 48 KiB shared, grid <= 65535). Rules that one source for both needs:
+//  * no early return before a barrier; every thread of a block reaches each gpu_sync();
+//  * no warp-synchronous code (neither the emulator nor GPUs since Volta run a warp in step);
+//  * blocks never wait for each other; a 16-byte struct is copied member by member (else clang splits the access);
+//  * builtins instead of asm(): clang treats every asm() as convergent and stops unrolling run-time loops.
+#pragma once
+
+typedef unsigned char u8;
+typedef signed char s8;
+typedef unsigned short u16;
+typedef unsigned u32;
+typedef unsigned long long u64;
+typedef long long s64;
+struct alignas(16) F4 { float x, y, z, w; };  // one 16-byte access: ld.global.v4.f32
+struct alignas(8) F2 { float x, y; };
+struct alignas(16) U4 { u32 x, y, z, w; };
+struct alignas(8) U2 { u32 x, y; };
+
+#ifndef GPU_TIER
+#define GPU_TIER 20  // 61: dp4a; 80: bf16 mma, shuffles; 90: programmatic dependent launch
+#endif
+
+#ifndef GPU_EMULATOR
+// KERNEL(name, most threads of a block, parameters...) { body }
+#define KERNEL(name, threads, ...) extern "C" __attribute__((global, launch_bounds(threads))) void name(__VA_ARGS__)
+#define DEVICE static inline __attribute__((device, always_inline))
+#define DEVICE_M inline __attribute__((device, always_inline))  // member functions
+#define CONSTANT static const __attribute__((constant))
+#define SHARED __attribute__((shared))
+#define DYN_SHARED(T, name) extern __attribute__((shared, aligned(16))) u8 gpu_dyn_shared[]; T* name = (T*)gpu_dyn_shared
+#define UNROLL _Pragma("unroll")
+#define UNROLL2 _Pragma("unroll 2")
+#define UNROLL4 _Pragma("unroll 4")
+#define NO_UNROLL _Pragma("unroll 1")
+DEVICE int tid_x() { return __nvvm_read_ptx_sreg_tid_x(); }
+DEVICE int tid_y() { return __nvvm_read_ptx_sreg_tid_y(); }
+DEVICE int ntid_x() { return __nvvm_read_ptx_sreg_ntid_x(); }
+DEVICE int bid_x() { return __nvvm_read_ptx_sreg_ctaid_x(); }
+DEVICE int bid_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
+DEVICE int bid_z() { return __nvvm_read_ptx_sreg_ctaid_z(); }
+DEVICE int nbid_x() { return __nvvm_read_ptx_sreg_nctaid_x(); }
+DEVICE int nbid_y() { return __nvvm_read_ptx_sreg_nctaid_y(); }
+DEVICE void gpu_sync() { __syncthreads(); }
+DEVICE float gpu_exp2(float x) { return __nvvm_ex2_approx_f(x); }
+DEVICE float gpu_rsqrt_approx(float x) { return __nvvm_rsqrt_approx_f(x); }
+DEVICE float gpu_fma(float a, float b, float c) { return __nvvm_fma_rn_f(a, b, c); }
+DEVICE float gpu_max(float a, float b) { return __nvvm_fmax_f(a, b); }
+DEVICE float gpu_sqrt(float x) { return __nvvm_sqrt_rn_f(x); }
+DEVICE float gpu_round(float x) { return __builtin_rintf(x); }  // cvt.rni
+DEVICE float as_f32(u32 x) { return __builtin_bit_cast(float, x); }
+DEVICE u32 as_u32(float x) { return __builtin_bit_cast(u32, x); }
+DEVICE u32 gpu_prmt(u32 a, u32 b, u32 selector) { return __nvvm_prmt(a, b, selector); }
+// cvt.f32.f16 / cvt.rn.f16.f32 are legal on sm_20 (storage conversion only; fp16 arithmetic is not).
+DEVICE float half_to_f32(u16 h) { return __builtin_bit_cast(__fp16, h); }
+DEVICE u16 f32_to_half(float f) { return __builtin_bit_cast(u16, (__fp16)f); }
+DEVICE int gpu_atomic_add(int* p, int v) { return __nvvm_atom_add_gen_i(p, v); }
+#if GPU_TIER >= 80  // reached by whole warps (in the emulator: by the whole block)
+DEVICE float gpu_shuffle_xor(float v, int mask) {
+  return as_f32((u32)__nvvm_shfl_sync_bfly_i32(-1, (int)as_u32(v), mask, 31));
+}
+DEVICE void gpu_mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+#else
+#include "backend/cuda_emulator/kernel_language.h"
+#endif
+
+DEVICE int gpu_min_i(int a, int b) { return a < b ? a : b; }
+DEVICE int gpu_max_i(int a, int b) { return a > b ? a : b; }
+
+/// e^x to 1 ulp or two: ex2.approx of a product carries the rounding error of x * log2(e), which at x = -30 is already 2e-6;
+/// the second term gives it back. Saturates at both ends, keeps NaN.
+DEVICE float gpu_exp(float x) {
+  x = x < -110.0f ? -110.0f : x;
+  x = x > 100.0f ? 100.0f : x;
+  const float high = x * 1.44269502f;
+  const float low = gpu_fma(x, 1.44269502f, -high) + x * 1.92596299e-8f;
+  return gpu_exp2(high) * gpu_fma(low, 0.693147181f, 1.0f);
+}
+DEVICE float gpu_sigmoid(float x) { return 1.0f / (1.0f + gpu_exp(-x)); }
+DEVICE float gpu_silu(float x) { return x / (1.0f + gpu_exp(-x)); }
+/// log(1 + e^x) = max(x, 0) + log1p(e^-|x|), and log1p(e) = 2 atanh(e / (2 + e)): lg2.approx alone is 1e-5 off for small e.
+DEVICE float gpu_softplus(float x) {
+  const float e = gpu_exp(x < 0 ? x : -x);
+  const float s = e / (2.0f + e), q = s * s;
+  float p = 1.0f / 15.0f;
+  p = gpu_fma(p, q, 1.0f / 13.0f);
+  p = gpu_fma(p, q, 1.0f / 11.0f);
+  p = gpu_fma(p, q, 1.0f / 9.0f);
+  p = gpu_fma(p, q, 1.0f / 7.0f);
+  p = gpu_fma(p, q, 0.2f);
+  p = gpu_fma(p, q, 1.0f / 3.0f);
+  p = gpu_fma(p, q, 1.0f);
+  return (x > 0 ? x : 0.0f) + 2.0f * s * p;
+}
+DEVICE float bf16_to_f32(u16 b) { return as_f32((u32)b << 16); }
+DEVICE u16 f32_to_bf16(float f) {
+  const u32 u = as_u32(f);
+  return (u16)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+}
+/// The s-th signed byte of w as a float in 2 instructions: 0x4B0000bb is 2^23 + bb. Call with w ^ 0x80808080.
+DEVICE float biased_byte(u32 w, u32 selector) { return as_f32(gpu_prmt(w, 0x4B000000u, selector)) - 8388736.0f; }
+/// Unsigned byte to float without a conversion instruction (16 a clock on Fermi against 32 for the others).
+DEVICE float unsigned_byte(u32 w, u32 selector) { return as_f32(gpu_prmt(w, 0x4B000000u, selector)) - 8388608.0f; }
+
+// A programmatic dependent launch (sm_90) starts a kernel while the one before it still runs. `gpu_wait_inputs` must come
+// before the first access to anything an earlier kernel wrote or still reads; `gpu_let_next_start` may come at any time.
+#if GPU_TIER >= 90 && !defined(GPU_EMULATOR)
+DEVICE void gpu_wait_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEVICE void gpu_let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#else
+DEVICE void gpu_wait_inputs() {}
+DEVICE void gpu_let_next_start() {}
+#endif

@@ -1,0 +1,41 @@
+// The body of weight_rows_<type>.cu, one module per type so that a run compiles only what its file holds. Weight rows as plain numbers: out[r][:] = W[ids ? ids[r] : first_row + r][:], to f32 (embedding lookup, sgemm operands) or
+// bf16 (tensor-core operands). One thread a group of weights (weight_formats.h); grid (ceil(groups / 128), min(rows, 65535)),
+// rows beyond the grid in a stride loop. No shared memory. Rates on an H200: 1.6 to 3.7 TB/s depending on how many weights a
+// thread takes; 4 a thread was best but needs four times the threads (GPU-FACTS, section 3).
+#pragma once
+
+#include "backend/cuda/kernels/weight_formats.h"
+
+DEVICE void store4(float* p, F4 v) {
+  F4* o = (F4*)p;
+  o->x = v.x;
+  o->y = v.y;
+  o->z = v.z;
+  o->w = v.w;
+}
+DEVICE void store4(u16* p, F4 v) {
+  U2* o = (U2*)p;
+  o->x = (u32)f32_to_bf16(v.x) | (u32)f32_to_bf16(v.y) << 16;
+  o->y = (u32)f32_to_bf16(v.z) | (u32)f32_to_bf16(v.w) << 16;
+}
+
+template <class F, class Out>
+DEVICE void weight_rows(Out* out, const u8* data, u64 elements, const int* ids, int first_row, int rows, int cols) {
+  gpu_wait_inputs();
+  const int group = bid_x() * 128 + tid_x();
+  if (group >= cols / F::kGroup) return;
+  for (int r = bid_y(); r < rows; r += nbid_y()) {
+    const u64 row = (u64)(ids ? ids[r] : first_row + r);
+    const typename F::Raw raw = F::load(WeightView{data, elements}, row * (u64)cols, group);
+    Out* to = out + (u64)r * (u64)cols;
+    UNROLL for (int q = 0; q < F::kGroup / 4; q++) store4(to + F::position(group, q), F::values(raw, q));
+  }
+}
+
+#define WEIGHT_ROWS(type, Format)                                                                                              \
+  KERNEL(rows_##type##_f32, 128, float* out, const u8* data, u64 elements, const int* ids, int first_row, int rows, int cols) { \
+    weight_rows<Format>(out, data, elements, ids, first_row, rows, cols);                                               \
+  }                                                                                                                     \
+  KERNEL(rows_##type##_bf16, 128, u16* out, const u8* data, u64 elements, const int* ids, int first_row, int rows, int cols) { \
+    weight_rows<Format>(out, data, elements, ids, first_row, rows, cols);                                               \
+  }
