@@ -95,7 +95,7 @@ TEST_P(emulator_ops, segment_attention_matches_the_reference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(every_case, emulator_ops, testing::ValuesIn(cuda_cases()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 // ---- weights, by type ----
 
@@ -156,7 +156,7 @@ TEST_P(emulator_weights, a_row_does_not_depend_on_the_rows_beside_it) {
 }
 
 INSTANTIATE_TEST_SUITE_P(every_type, emulator_weights, testing::ValuesIn(weight_types()),
-                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+                         [](const auto& test) { return std::string(dtype_name(test.param)); });
 
 // What a decode step fuses: norm -> projections -> SwiGLU -> projection -> residual add and norm.
 TEST(emulator_fusion, changes_no_result_and_writes_every_output) {

@@ -318,9 +318,9 @@ TEST_P(emulator_expert_types, grouped_products_match_the_reference) {
 INSTANTIATE_TEST_SUITE_P(every_type, emulator_expert_types,
                          testing::Values(DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0, DType::q4_k, DType::q5_k,
                                          DType::q6_k),
-                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+                         [](const auto& test) { return std::string(dtype_name(test.param)); });
 INSTANTIATE_TEST_SUITE_P(every_case, emulator_mixers, testing::ValuesIn(cuda_cases()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace heirloom::test
