@@ -24,6 +24,9 @@ int main(int argc, char** argv) {
   app.footer(kFooter);
   app.get_formatter()->column_width(34);
   cli::Action action;
+  cli::add_run_command(app, action);
+  cli::add_chat_command(app, action);
+  cli::add_eval_command(app, action);
   cli::add_verify_command(app, action);
   cli::add_quantize_command(app, action);
   cli::add_info_command(app, action);
