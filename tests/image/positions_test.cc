@@ -126,13 +126,13 @@ TEST(positions, mrope_ids_and_delta_match_for_every_layout) {
     for (const std::int32_t type : kit.at(name + ".mm_token_type_ids").values<std::int32_t>()) {
       modality.push_back(static_cast<TokenModality>(type));
     }
-    const auto grids = [&](const char* key) {
+    const auto grids = [](const nlohmann::json& list) {
       std::vector<GridThw> result;
-      for (const auto& grid : entry[key]) result.push_back({grid[0], grid[1], grid[2]});
+      for (const auto& grid : list) result.push_back({grid[0], grid[1], grid[2]});
       return result;
     };
     const MropePositions positions =
-        mrope_positions(modality, grids("image_grid_thw"), grids("video_grid_thw"), 2);
+        mrope_positions(modality, grids(entry["image_grid_thw"]), grids(entry["video_grid_thw"]), 2);
     EXPECT_EQ(positions.ids, kit.at(name + ".position_ids").values<std::int32_t>());
     EXPECT_EQ(positions.delta, kit.at(name + ".delta").values<std::int32_t>()[0]);
     ++checked;
