@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "cli/command_options.h"
 #include "engine/bundled_models.h"
-#include "tools/model_info.h"
+#include "engine/model_info.h"
 
 namespace heirloom::cli {
 namespace {
@@ -29,7 +29,7 @@ void print_value(const std::string& key, const Json& value) {
 int run(const InfoArguments& arguments) {
   log::set_level(log::parse_level(arguments.log_level));
   const model::ModelFiles files = model::open_model_files(find_model(arguments.model), arguments.mmproj);
-  const Json info = tools::model_info(files);
+  const Json info = model_info(files);
   if (arguments.json) {
     std::printf("%s\n", info.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   } else {

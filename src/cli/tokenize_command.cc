@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "cli/command_options.h"
 #include "engine/bundled_models.h"
-#include "engine/load_tokenizer.h"
+#include "engine/text_side.h"
 
 namespace heirloom::cli {
 namespace {
@@ -20,7 +20,7 @@ struct TokenizeArguments {
 int run(const TokenizeArguments& arguments) {
   log::set_level(log::parse_level(arguments.log_level));
   const model::ModelFiles files = model::open_model_files(find_model(arguments.model));
-  const text::Tokenizer tokenizer = load_tokenizer(files);
+  const text::Tokenizer tokenizer = engine::open_tokenizer(files);
   std::string input = arguments.prompt;
   if (arguments.from_stdin) input.assign(std::istreambuf_iterator<char>(std::cin), {});
   const std::vector<std::int32_t> ids =

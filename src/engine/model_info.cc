@@ -1,59 +1,80 @@
 #include "engine/model_info.h"
 
-#include <algorithm>
 #include <map>
+
+#include "engine/text_side.h"
+#include "model/tensor_export.h"
 
 namespace heirloom {
 namespace {
 
-struct TypeCount {
-  std::uint64_t tensors = 0, parameters = 0, bytes = 0;
-};
-
-void count_tensors(const TensorSource& source, std::map<std::string, TypeCount>& types) {
-  for (const std::string& name : source.names()) {
-    const TensorView* tensor = source.find(name);
-    if (tensor == nullptr) continue;
-
-    TypeCount& count = types[std::string(dtype_name(tensor->type))];
-    ++count.tensors;
-    count.parameters += tensor->elements();
-    count.bytes += tensor->data.size();
-  }
+std::uint64_t source_bytes(const model::ExportTensor& tensor) {
+  return row_bytes(tensor.source_type, static_cast<std::uint64_t>(tensor.cols())) *
+         static_cast<std::uint64_t>(tensor.rows());
 }
 
 }  // namespace
 
 Json model_info(const model::ModelFiles& files) {
-  const model::TextConfig& text = files.config.text;
-  std::map<std::string, TypeCount> types;
-  count_tensors(*files.text, types);
-  if (files.vision && files.vision != files.text) count_tensors(*files.vision, types);
-  TypeCount total;
-  Json type_list = Json::object();
-  for (const auto& [name, count] : types) {
-    type_list[name] = {{"tensors", count.tensors}, {"parameters", count.parameters}, {"bytes", count.bytes}};
-    total.parameters += count.parameters;
-    total.bytes += count.bytes;
+  const model::ModelConfig& config = files.config;
+  const model::TextConfig& text = config.text;
+  const model::TensorExporter exporter(files);
+  std::uint64_t parameters = 0, vision_parameters = 0, bytes = 0, active = 0;
+  std::map<std::string, std::uint64_t> types;
+  for (const model::ExportTensor& tensor : exporter.tensors()) {
+    const auto count = static_cast<std::uint64_t>(tensor.rows()) * static_cast<std::uint64_t>(tensor.cols());
+    parameters += count;
+    if (tensor.vision) vision_parameters += count;
+    bytes += source_bytes(tensor);
+    types[std::string(dtype_name(tensor.source_type))] += count;
+    if (tensor.vision || tensor.role == model::TensorRole::embedding) continue;
+    const bool routed = tensor.name.find("_exps.") != std::string::npos;
+    active += routed ? count / static_cast<std::uint64_t>(text.num_experts) *
+                           static_cast<std::uint64_t>(text.num_experts_per_token)
+                     : count;
   }
-  const auto attention = std::ranges::count(text.layer_types, model::LayerType::full_attention);
+  int gdn_layers = 0;
+  for (const model::LayerType type : text.layer_types) gdn_layers += type == model::LayerType::linear_attention;
+  const text::Tokenizer tokenizer = engine::open_tokenizer(files);
+
   Json info;
   info["name"] = files.name;
   info["path"] = files.path.string();
-  info["architecture"] = std::string(model::family_name(files.config.family));
-  info["parameters"] = total.parameters;
-  info["bytes"] = total.bytes;
-  info["types"] = type_list;
-  info["context_tokens"] = text.context_length;
+  info["format"] = files.gguf ? "gguf" : "safetensors";
+  info["architecture"] = model::family_name(config.family);
+  info["parameters"] = parameters;
+  info["active_parameters"] = active;
+  info["vision_parameters"] = vision_parameters;
+  info["weight_bytes"] = bytes;
+  info["parameters_by_type"] = types;
+  info["context_length"] = text.context_length;
   info["vocab_size"] = text.vocab_size;
+  info["tokenizer_tokens"] = tokenizer.vocab_size();
+  info["layers"] = {{"total", text.num_layers},
+                    {"gated_delta_net", gdn_layers},
+                    {"full_attention", text.num_layers - gdn_layers}};
   info["hidden_size"] = text.hidden_size;
-  info["layers"] = {{"total", text.num_layers}, {"full_attention", attention}, {"linear_attention", text.num_layers - attention}};
-  info["attention"] = {{"num_q_heads", text.num_q_heads}, {"num_kv_heads", text.num_kv_heads}, {"head_dim", text.head_dim}};
+  info["attention"] = {{"query_heads", text.num_q_heads}, {"kv_heads", text.num_kv_heads}, {"head_dim", text.head_dim},
+                       {"rotary_dim", text.rotary_dim}, {"rope_theta", text.rope_theta}};
+  info["gated_delta_net"] = {{"key_heads", text.linear_num_k_heads}, {"value_heads", text.linear_num_v_heads},
+                             {"key_head_dim", text.linear_head_k_dim}, {"value_head_dim", text.linear_head_v_dim}};
   if (text.num_experts > 0) {
-    info["experts"] = {{"total", text.num_experts}, {"per_token", text.num_experts_per_token}};
+    info["experts"] = {{"count", text.num_experts}, {"used_per_token", text.num_experts_per_token},
+                       {"intermediate_size", text.moe_intermediate_size},
+                       {"shared_intermediate_size", text.shared_expert_intermediate_size}};
+  } else {
+    info["intermediate_size"] = text.intermediate_size;
   }
-  info["vision"] = files.config.vision.present && files.vision != nullptr;
-  info["chat_template"] = files.chat_template.empty() ? Json(nullptr) : Json(files.chat_template);
+  info["tied_embeddings"] = text.tie_word_embeddings;
+  if (config.vision.present) {
+    const model::VisionConfig& vision = config.vision;
+    info["vision"] = {{"layers", vision.depth}, {"hidden_size", vision.hidden_size}, {"heads", vision.num_heads},
+                      {"patch_size", vision.patch_size}};
+    if (config.family == model::Family::minicpmv4_6) info["vision"]["downsample"] = vision.downsample_4x ? "4x" : "16x";
+  } else {
+    info["vision"] = nullptr;
+  }
+  info["chat_template"] = files.chat_template.empty() ? "none" : files.chat_template;
   return info;
 }
 

@@ -6,7 +6,7 @@
 
 namespace heirloom {
 
-/// {"name", "path", "architecture", "parameters", "file_bytes", "context_tokens", "layers", "types": {name: {...}}, ...}
+/// Architecture, parameters, bytes, weight types, layers, context, vision, chat template. Error{bad_file} for missing tensors.
 Json model_info(const model::ModelFiles& files);
 
 }  // namespace heirloom

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
-#include "engine/load_tokenizer.h"
+#include "engine/text_side.h"
 
 namespace heirloom::tools {
 namespace {
@@ -52,7 +52,7 @@ void write_text_config(const model::ModelConfig& config, GgufWriter& writer) {
 }
 
 void write_tokenizer(const model::ModelFiles& files, GgufWriter& writer) {
-  const text::Tokenizer tokenizer = load_tokenizer(files);
+  const text::Tokenizer tokenizer = engine::open_tokenizer(files);
   text::GgufVocabulary vocabulary = tokenizer.to_gguf();
   // The embedding may have more rows than the tokenizer has ids; llama.cpp takes the vocabulary's size from this list.
   while (vocabulary.tokens.size() < static_cast<std::size_t>(files.config.text.vocab_size)) {

@@ -8,7 +8,7 @@
 #include "image/decode.h"
 #include "image/positions.h"
 #include "image/processor.h"
-#include "engine/load_tokenizer.h"
+#include "engine/text_side.h"
 #include "tools/sequence.h"
 
 namespace heirloom::tools {
@@ -101,7 +101,7 @@ PicturePrompt load_picture_prompt(const model::ModelFiles& files, const fs::path
     for (const std::uint8_t byte : pixels) values.push_back(table[0][byte]);
   }
 
-  const text::Tokenizer tokenizer = load_tokenizer(files);
+  const text::Tokenizer tokenizer = engine::open_tokenizer(files);
   const std::string expanded = expand(json["prompt"].get<std::string>(), images, config, source);
   prompt.token_ids = tokenizer.encode(expanded, text::SpecialTokens::parse);
   prompt.ints["input_ids"] = prompt.token_ids;
