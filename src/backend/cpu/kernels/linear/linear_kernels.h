@@ -30,8 +30,6 @@ struct LinearKernels {
   /// Quantises k (a multiple of 32) floats; record b is written at out + b * step records.
   void (*quantize_row)(const float* x, std::int64_t k, ActBlock* out, std::ptrdiff_t step);
   PanelKernel panel[kNumPackedTypes];
-  /// out[i] = silu(gate[i]) * up[i]; out may alias either.
-  void (*swiglu)(const float* gate, const float* up, float* out, std::int64_t n);
 };
 
 /// True for the types that multiply 8-bit activations (ActBlock), false for those that multiply floats.

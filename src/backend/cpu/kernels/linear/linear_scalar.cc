@@ -1,6 +1,5 @@
 // The scalar tier: plain loops over the packed layout, the specification of the other tiers. It has no FMA, so its sums
 // differ from theirs in the last bits.
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -160,10 +159,6 @@ void quantize_row(const float* x, std::int64_t k, ActBlock* out, std::ptrdiff_t 
   }
 }
 
-void swiglu(const float* gate, const float* up, float* out, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
-}
-
 }  // namespace
 
 void fill_linear_kernels(LinearKernels& table) {
@@ -177,7 +172,6 @@ void fill_linear_kernels(LinearKernels& table) {
   table.panel[static_cast<int>(PackedType::f32)] = float_panel<load_float, 4>;
   table.panel[static_cast<int>(PackedType::f16)] = float_panel<load_half, 2>;
   table.panel[static_cast<int>(PackedType::bf16)] = float_panel<load_brain, 2>;
-  table.swiglu = swiglu;
 }
 
 }  // namespace heirloom::cpu::scalar

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/cpu/kernels/elementwise/elementwise.h"
 #include "backend/cpu/kernels/linear/activations.h"
 #include "backend/cpu/kernels/linear/linear.h"
 
@@ -23,6 +24,11 @@ struct Job {
   ActTiles hidden;  // silu(gate x) * up x in the form that down reads
   std::byte* hidden_data;
   std::int64_t first_unit;  // units of 32 intermediate values, numbered over all jobs
+};
+
+struct Kernels {
+  const LinearKernels& linear;
+  const ElementwiseKernels& elementwise;
 };
 
 // Memory kept between calls.
@@ -53,7 +59,7 @@ void gather(const ActTiles& x, std::span<const std::int32_t> rows, std::byte* da
 
 // 32 intermediate values of every row of a job: gate, up, SwiGLU, and the result stored as down's input. `next` is the memory
 // that will be read after this.
-void compute_hidden(const LinearKernels& kernels, const Job& job, std::int64_t block, const std::byte* next) {
+void compute_hidden(const Kernels& kernels, const Job& job, std::int64_t block, const std::byte* next) {
   const std::int64_t first_panel = block * (kBlock / kPanelRows);
   const std::int64_t last_panel = std::min(first_panel + kBlock / kPanelRows, job.gate->panels);
   const std::int64_t columns = std::min<std::int64_t>(kBlock, job.gate->rows - block * kBlock);
@@ -62,7 +68,7 @@ void compute_hidden(const LinearKernels& kernels, const Job& job, std::int64_t b
     alignas(64) float gate[kMaxTileRows * kBlock];
     alignas(64) float up[kMaxTileRows * kBlock];
     const auto product = [&](const PackedWeight& weight, const ActTiles& x, float* to, const std::byte* after) {
-      const PanelKernel kernel = kernels.panel[static_cast<int>(weight.packed_type)];
+      const PanelKernel kernel = kernels.linear.panel[static_cast<int>(weight.packed_type)];
       for (std::int64_t p = first_panel; p < last_panel; ++p, to += kPanelRows) {
         const std::byte* panel = weight.panel(job.expert, p);
         kernel(panel, p + 1 < last_panel ? panel + weight.panel_bytes : after, weight.cols, x.tile(t), x.step_bytes(t), rows, to, kBlock);
@@ -73,9 +79,9 @@ void compute_hidden(const LinearKernels& kernels, const Job& job, std::int64_t b
     std::byte* tile = job.hidden_data + t * kMaxTileRows * job.hidden.row_bytes;
     for (int r = 0; r < rows; ++r) {
       float* values = gate + r * kBlock;
-      kernels.swiglu(values, up + r * kBlock, values, columns);
+      kernels.elementwise.swiglu(values, up + r * kBlock, values, columns);
       if (is_integer(job.down)) {
-        kernels.quantize_row(values, kBlock, reinterpret_cast<ActBlock*>(tile) + block * rows + r, rows);
+        kernels.linear.quantize_row(values, kBlock, reinterpret_cast<ActBlock*>(tile) + block * rows + r, rows);
       } else {
         for (std::int64_t i = 0; i < columns; ++i) reinterpret_cast<float*>(tile)[(block * kBlock + i) * rows + r] = values[i];
       }
@@ -93,7 +99,7 @@ struct Sums {
 };
 
 // Columns [16 panel, 16 panel + 16) of the layer's output for every token.
-void combine_panel(const LinearKernels& kernels, const ExpertGroups& groups, std::span<const Job> jobs, std::int64_t panel,
+void combine_panel(const Kernels& kernels, const ExpertGroups& groups, std::span<const Job> jobs, std::int64_t panel,
                    const Sums& sums) {
   const std::int64_t hidden = sums.out.cols;
   const std::int64_t column = panel * kPanelRows;
@@ -109,7 +115,7 @@ void combine_panel(const LinearKernels& kernels, const ExpertGroups& groups, std
         std::memcpy(sums.routed + t * hidden + column, sums.out.data + t * hidden + column, bytes);
       }
     }
-    const PanelKernel kernel = kernels.panel[static_cast<int>(job.down->packed_type)];
+    const PanelKernel kernel = kernels.linear.panel[static_cast<int>(job.down->packed_type)];
     const std::byte* weights = job.down->panel(job.expert, panel);
     for (std::int64_t t = 0; t < job.hidden.num_tiles(); ++t) {
       alignas(64) float values[kMaxTileRows * kPanelRows];
@@ -131,8 +137,7 @@ void combine_panel(const LinearKernels& kernels, const ExpertGroups& groups, std
           weight = sigmoid(sums.shared_logits[slot]);
           if (sums.shared != nullptr) std::memcpy(sums.shared + token * hidden + column, from, bytes);
         }
-        float* to = sums.out.data + token * hidden + column;
-        for (std::int64_t j = 0; j < width; ++j) to[j] += weight * from[j];
+        kernels.elementwise.add_scaled(from, weight, sums.out.data + token * hidden + column, width);
       }
     }
   }
@@ -151,7 +156,7 @@ void moe_experts(ThreadPool& pool, CpuTier tier, ops::Matrix x, const ops::MoeWe
   MoeScratch& scratch = scratch_of_thread;  // the loops below run on other threads too
   static constexpr ops::MoeTaps kNoTaps{};
   const ops::MoeTaps& tap = taps != nullptr ? *taps : kNoTaps;
-  const LinearKernels& kernels = linear_kernels(tier);
+  const Kernels kernels{linear_kernels(tier), elementwise_kernels(tier)};
   const std::int64_t tokens = x.rows;
   const std::int64_t num_experts = weights.router->rows;
   const int top_k = weights.top_k;
@@ -178,7 +183,7 @@ void moe_experts(ThreadPool& pool, CpuTier tier, ops::Matrix x, const ops::MoeWe
   const bool routed_float = !is_integer(gate) || !is_integer(up);
   const bool any_integer = routed_integer || (has_shared && (is_integer(shared_gate) || is_integer(shared_up)));
   const bool any_float = routed_float || (has_shared && !(is_integer(shared_gate) && is_integer(shared_up)));
-  const ActTiles integers = any_integer ? quantize_tiles(pool, kernels, x, scratch.integers) : ActTiles{};
+  const ActTiles integers = any_integer ? quantize_tiles(pool, kernels.linear, x, scratch.integers) : ActTiles{};
   const ActTiles floats = any_float ? float_tiles(pool, x, scratch.floats) : ActTiles{};
   std::byte* gathered_integers = nullptr;
   std::byte* gathered_floats = nullptr;

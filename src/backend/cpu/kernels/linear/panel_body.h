@@ -1,53 +1,53 @@
-// The panel kernels of every SIMD tier, written once over a vector layer. A tier's file defines `struct Simd` in an unnamed
-// namespace and then includes this header, whose code lies in an unnamed namespace too: each tier gets copies of its own
-// and no symbol is shared between files with different instruction sets.
+// The panel kernels of every SIMD tier, written once over the vocabulary of simd/simd_*.h (Vec, madd, ...) and the integer
+// part of it in codes_*.h. A tier's file includes one of each, then this body.
 //
-// Simd provides, for vectors of kLanes rows (I: 4 bytes a row; F: a float a row):
-//   kLanes, kMaxRows (rows of x that one pass keeps in registers), kFloatRows (the same for float types)
-//   I load(p), low_nibbles(v), high_nibbles(v), bits<shift, mask>(v): (v >> shift) & mask per byte, shift may be negative,
-//   either(a, b), F half_to_float(p), load_floats(p), brain_to_float(p), unsigned_bytes(p), signed_bytes(p), broadcast(f),
-//   fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, mul, to_float(I), store(p, F), zero()
+// codes_*.h provide, for vectors of kLanes rows with 4 bytes a row:
+//   Codes, load_codes(p), low_nibbles(v), high_nibbles(v), bits<shift, mask>(v): (v >> shift) & mask per byte, shift may be
+//   negative, either(a, b), to_float(v), load_scales(p) (halves), unsigned_bytes(p), signed_bytes(p) (kLanes bytes to floats),
+//   kMaxRows and kFloatRows: the rows of x that one pass takes, for integer and for float types,
 //   Dot<kMaxCode>: exact sums of unsigned codes times signed x, four k's at a time: start(offset), add(codes, x4), sum().
-//   kMaxCode 255 means codes biased by 128; start takes the offset that cancels the bias, or not at all.
+//   kMaxCode 255 means codes biased by 128; start takes the offset that cancels the bias, or does without.
 #pragma once
+
+#include <xmmintrin.h>
 
 #include <cstddef>
 #include <cstdint>
 
-#include <xmmintrin.h>
-
 #include "backend/cpu/kernels/linear/linear_kernels.h"
 
-namespace heirloom::cpu {
+namespace heirloom::cpu::HEIRLOOM_ISA {
 namespace {
 
-constexpr int kParts = kPanelRows / Simd::kLanes;  // vectors that make up the 16 rows of a panel
+constexpr int kParts = kPanelRows / kLanes;  // vectors that make up the 16 rows of a panel
 
-inline const ActBlock* record(const std::byte* x, std::ptrdiff_t offset, int row) {
+HEIRLOOM_INLINE Vec load_floats(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
+
+HEIRLOOM_INLINE const ActBlock* record(const std::byte* x, std::ptrdiff_t offset, int row) {
   return reinterpret_cast<const ActBlock*>(x + offset) + row;
 }
 
 template <int kMaxCode, int kGroups>
-inline Simd::I dot_codes(const Simd::I* codes, const std::int8_t* x, std::int32_t offset) {
-  typename Simd::template Dot<kMaxCode> dot;
+HEIRLOOM_INLINE Codes dot_codes(const Codes* codes, const std::int8_t* x, std::int32_t offset) {
+  Dot<kMaxCode> dot;
   dot.start(offset);
 #pragma GCC unroll 8
   for (int g = 0; g < kGroups; ++g) dot.add(codes[g], x + 4 * g);
   return dot.sum();
 }
 
-inline void split_nibbles(const std::byte* nibbles, int part, Simd::I* codes) {
+HEIRLOOM_INLINE void split_nibbles(const std::byte* nibbles, int part, Codes* codes) {
 #pragma GCC unroll 4
   for (int h = 0; h < 4; ++h) {
-    const Simd::I v = Simd::load(nibbles + h * 64 + part * Simd::kLanes * 4);
-    codes[h] = Simd::low_nibbles(v);
-    codes[h + 4] = Simd::high_nibbles(v);
+    const Codes v = load_codes(nibbles + h * 64 + part * kLanes * 4);
+    codes[h] = low_nibbles(v);
+    codes[h + 4] = high_nibbles(v);
   }
 }
 
 // acc += (scale * x.scale) * dot
-inline Simd::F add_block(Simd::F acc, Simd::F scale, const ActBlock& x, Simd::F dot) {
-  return Simd::fma(Simd::mul(scale, Simd::broadcast(x.scale)), dot, acc);
+HEIRLOOM_INLINE Vec add_block(Vec acc, Vec scale, const ActBlock& x, Vec dot) {
+  return madd(mul(scale, set(x.scale)), dot, acc);
 }
 
 // Each format: accumulate() adds one block of all 16 rows to M rows' sums.
@@ -55,40 +55,40 @@ inline Simd::F add_block(Simd::F acc, Simd::F scale, const ActBlock& x, Simd::F 
 struct FormatQ4_0 {
   static constexpr PackedType kType = PackedType::q4_0;
   template <int M>
-  static inline void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Simd::F (&acc)[M][kParts]) {
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Vec (&acc)[M][kParts]) {
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
-      Simd::I codes[8];
+      Codes codes[8];
       split_nibbles(block + 32, p, codes);
-      const Simd::F scale = Simd::half_to_float(block + p * Simd::kLanes * 2);
+      const Vec scale = load_scales(block + p * kLanes * 2);
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         const ActBlock& act = *record(x, 0, m);
-        acc[m][p] = add_block(acc[m][p], scale, act, Simd::to_float(dot_codes<15, 8>(codes, act.q, act.neg8)));
+        acc[m][p] = add_block(acc[m][p], scale, act, to_float(dot_codes<15, 8>(codes, act.q, act.neg8)));
       }
     }
   }
 };
 
 template <int M>
-inline void accumulate_bytes(const std::byte* bytes, int part, Simd::F scale, const std::byte* x, Simd::F (&acc)[M][kParts]) {
-  Simd::I codes[8];
+HEIRLOOM_INLINE void accumulate_bytes(const std::byte* bytes, int part, Vec scale, const std::byte* x, Vec (&acc)[M][kParts]) {
+  Codes codes[8];
 #pragma GCC unroll 8
-  for (int g = 0; g < 8; ++g) codes[g] = Simd::load(bytes + g * 64 + part * Simd::kLanes * 4);
+  for (int g = 0; g < 8; ++g) codes[g] = load_codes(bytes + g * 64 + part * kLanes * 4);
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
     const ActBlock& act = *record(x, 0, m);
-    acc[m][part] = add_block(acc[m][part], scale, act, Simd::to_float(dot_codes<255, 8>(codes, act.q, act.neg128)));
+    acc[m][part] = add_block(acc[m][part], scale, act, to_float(dot_codes<255, 8>(codes, act.q, act.neg128)));
   }
 }
 
 struct FormatQ8_0 {
   static constexpr PackedType kType = PackedType::q8_0;
   template <int M>
-  static inline void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Simd::F (&acc)[M][kParts]) {
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Vec (&acc)[M][kParts]) {
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
-      accumulate_bytes<M>(block + 32, p, Simd::half_to_float(block + p * Simd::kLanes * 2), x, acc);
+      accumulate_bytes<M>(block + 32, p, load_scales(block + p * kLanes * 2), x, acc);
     }
   }
 };
@@ -96,48 +96,48 @@ struct FormatQ8_0 {
 struct FormatQ8_X {
   static constexpr PackedType kType = PackedType::q8_x;
   template <int M>
-  static inline void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Simd::F (&acc)[M][kParts]) {
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Vec (&acc)[M][kParts]) {
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
-      accumulate_bytes<M>(block + 128, p, Simd::load_floats(block + p * Simd::kLanes * 4), x, acc);
-      const Simd::F min = Simd::load_floats(block + 64 + p * Simd::kLanes * 4);
+      accumulate_bytes<M>(block + 128, p, load_floats(block + p * kLanes * 4), x, acc);
+      const Vec min = load_floats(block + 64 + p * kLanes * 4);
 #pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) acc[m][p] = Simd::fma(min, Simd::broadcast(record(x, 0, m)->scaled_sum), acc[m][p]);
+      for (int m = 0; m < M; ++m) acc[m][p] = madd(min, set(record(x, 0, m)->scaled_sum), acc[m][p]);
     }
   }
 };
 
 template <int kGroup>
-inline void add_fifth_bit(Simd::I bits, Simd::I* codes) {
-  codes[kGroup] = Simd::either(codes[kGroup], Simd::template bits<kGroup - 4, 0x10>(bits));
-  if constexpr (kGroup < 7) add_fifth_bit<kGroup + 1>(bits, codes);
+HEIRLOOM_INLINE void add_fifth_bit(Codes fifths, Codes* codes) {
+  codes[kGroup] = either(codes[kGroup], bits<kGroup - 4, 0x10>(fifths));
+  if constexpr (kGroup < 7) add_fifth_bit<kGroup + 1>(fifths, codes);
 }
 
 template <bool kFive>
 struct FormatQ45_K {
   static constexpr PackedType kType = kFive ? PackedType::q5_k : PackedType::q4_k;
   template <int M>
-  static inline void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t x_step, Simd::F (&acc)[M][kParts]) {
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t x_step, Vec (&acc)[M][kParts]) {
     constexpr int kSubBytes = kFive ? kSubBlockBytesQ5K : kSubBlockBytesQ4K;
-    Simd::F d[kParts], dmin[kParts];
+    Vec d[kParts], dmin[kParts];
     for (int p = 0; p < kParts; ++p) {
-      d[p] = Simd::half_to_float(block + p * Simd::kLanes * 2);
-      dmin[p] = Simd::half_to_float(block + 32 + p * Simd::kLanes * 2);
+      d[p] = load_scales(block + p * kLanes * 2);
+      dmin[p] = load_scales(block + 32 + p * kLanes * 2);
     }
     const std::byte* sub = block + kHeadBytesQ4K;
     for (int g = 0; g < 8; ++g, sub += kSubBytes, x += x_step) {
 #pragma GCC unroll 4
       for (int p = 0; p < kParts; ++p) {
-        Simd::I codes[8];
+        Codes codes[8];
         split_nibbles(sub + 32, p, codes);
-        if constexpr (kFive) add_fifth_bit<0>(Simd::load(sub + 288 + p * Simd::kLanes * 4), codes);
-        const Simd::F scale = Simd::mul(d[p], Simd::unsigned_bytes(sub + p * Simd::kLanes));
-        const Simd::F min = Simd::mul(dmin[p], Simd::unsigned_bytes(sub + 16 + p * Simd::kLanes));
+        if constexpr (kFive) add_fifth_bit<0>(load_codes(sub + 288 + p * kLanes * 4), codes);
+        const Vec scale = mul(d[p], unsigned_bytes(sub + p * kLanes));
+        const Vec min = mul(dmin[p], unsigned_bytes(sub + 16 + p * kLanes));
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           const ActBlock& act = *record(x, 0, m);
-          acc[m][p] = add_block(acc[m][p], scale, act, Simd::to_float(dot_codes<kFive ? 31 : 15, 8>(codes, act.q, 0)));
-          acc[m][p] = Simd::fnma(min, Simd::broadcast(act.scaled_sum), acc[m][p]);
+          acc[m][p] = add_block(acc[m][p], scale, act, to_float(dot_codes<kFive ? 31 : 15, 8>(codes, act.q, 0)));
+          acc[m][p] = nmadd(min, set(act.scaled_sum), acc[m][p]);
         }
       }
     }
@@ -145,33 +145,33 @@ struct FormatQ45_K {
 };
 
 template <int kGroup>
-inline void add_top_bits(const Simd::I* tops, Simd::I* codes) {
-  codes[kGroup] = Simd::either(codes[kGroup], Simd::template bits<2 * (kGroup % 4) - 4, 0x30>(tops[kGroup / 4]));
+HEIRLOOM_INLINE void add_top_bits(const Codes* tops, Codes* codes) {
+  codes[kGroup] = either(codes[kGroup], bits<2 * (kGroup % 4) - 4, 0x30>(tops[kGroup / 4]));
   if constexpr (kGroup < 7) add_top_bits<kGroup + 1>(tops, codes);
 }
 
 struct FormatQ6_K {
   static constexpr PackedType kType = PackedType::q6_k;
   template <int M>
-  static inline void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t x_step, Simd::F (&acc)[M][kParts]) {
-    Simd::F d[kParts];
-    for (int p = 0; p < kParts; ++p) d[p] = Simd::half_to_float(block + p * Simd::kLanes * 2);
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t x_step, Vec (&acc)[M][kParts]) {
+    Vec d[kParts];
+    for (int p = 0; p < kParts; ++p) d[p] = load_scales(block + p * kLanes * 2);
     const std::byte* sub = block + kHeadBytesQ6K;
     for (int g = 0; g < 8; ++g, sub += kSubBlockBytesQ6K, x += x_step) {
 #pragma GCC unroll 4
       for (int p = 0; p < kParts; ++p) {
-        Simd::I codes[8];
+        Codes codes[8];
         split_nibbles(sub + 32, p, codes);
-        const Simd::I tops[2] = {Simd::load(sub + 288 + p * Simd::kLanes * 4), Simd::load(sub + 352 + p * Simd::kLanes * 4)};
+        const Codes tops[2] = {load_codes(sub + 288 + p * kLanes * 4), load_codes(sub + 352 + p * kLanes * 4)};
         add_top_bits<0>(tops, codes);
-        const Simd::F scale0 = Simd::signed_bytes(sub + p * Simd::kLanes);
-        const Simd::F scale1 = Simd::signed_bytes(sub + 16 + p * Simd::kLanes);
+        const Vec scale0 = signed_bytes(sub + p * kLanes);
+        const Vec scale1 = signed_bytes(sub + 16 + p * kLanes);
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           const ActBlock& act = *record(x, 0, m);
           // Products and sum below 2^24: exact, so the order does not matter.
-          const Simd::F first = Simd::mul(Simd::to_float(dot_codes<63, 4>(codes, act.q, act.neg32[0])), scale0);
-          const Simd::F both = Simd::fma(Simd::to_float(dot_codes<63, 4>(codes + 4, act.q + 16, act.neg32[1])), scale1, first);
+          const Vec first = mul(to_float(dot_codes<63, 4>(codes, act.q, act.neg32[0])), scale0);
+          const Vec both = madd(to_float(dot_codes<63, 4>(codes + 4, act.q + 16, act.neg32[1])), scale1, first);
           acc[m][p] = add_block(acc[m][p], d[p], act, both);
         }
       }
@@ -185,7 +185,7 @@ struct FormatQ6_K {
 constexpr std::ptrdiff_t kPrefetchBytes = 4096;
 
 template <int kBytes>
-inline void prefetch(const std::byte* p, const std::byte* end, const std::byte* next) {
+HEIRLOOM_INLINE void prefetch(const std::byte* p, const std::byte* end, const std::byte* next) {
   const std::ptrdiff_t past_end = p + kPrefetchBytes - end;
   const std::byte* ahead = past_end < 0 ? p + kPrefetchBytes : next + past_end;
 #pragma GCC unroll 64
@@ -197,9 +197,9 @@ void integer_rows(const std::byte* panel, const std::byte* next, std::int64_t k,
                   float* out, std::ptrdiff_t out_stride) {
   constexpr int kType = static_cast<int>(Format::kType);
   constexpr int kRecords = kBlockOf[kType] / kBlock;
-  Simd::F acc[M][kParts];
+  Vec acc[M][kParts];
   for (int m = 0; m < M; ++m) {
-    for (int p = 0; p < kParts; ++p) acc[m][p] = Simd::zero();
+    for (int p = 0; p < kParts; ++p) acc[m][p] = zero();
   }
   const std::byte* end = panel + k / kBlockOf[kType] * kBlockBytesOf[kType];
   for (; panel != end; panel += kBlockBytesOf[kType], x += kRecords * x_step) {
@@ -207,52 +207,52 @@ void integer_rows(const std::byte* panel, const std::byte* next, std::int64_t k,
     Format::template accumulate<M>(panel, x, x_step, acc);
   }
   for (int m = 0; m < M; ++m) {
-    for (int p = 0; p < kParts; ++p) Simd::store(out + m * out_stride + p * Simd::kLanes, acc[m][p]);
+    for (int p = 0; p < kParts; ++p) store(out + m * out_stride + p * kLanes, acc[m][p]);
   }
 }
 
 struct FormatF32 {
   static constexpr int kBytes = 4;
-  static inline Simd::F load(const std::byte* p) { return Simd::load_floats(p); }
+  static HEIRLOOM_INLINE Vec load(const std::byte* p) { return load_floats(p); }
 };
 struct FormatF16 {
   static constexpr int kBytes = 2;
-  static inline Simd::F load(const std::byte* p) { return Simd::half_to_float(p); }
+  static HEIRLOOM_INLINE Vec load(const std::byte* p) { return load_f16(reinterpret_cast<const std::uint16_t*>(p)); }
 };
 struct FormatBF16 {
   static constexpr int kBytes = 2;
-  static inline Simd::F load(const std::byte* p) { return Simd::brain_to_float(p); }
+  static HEIRLOOM_INLINE Vec load(const std::byte* p) { return load_bf16(reinterpret_cast<const std::uint16_t*>(p)); }
 };
 
 template <class Format, int M>
 void float_rows(const std::byte* panel, const std::byte* next, std::int64_t k, const std::byte* x, std::ptrdiff_t x_step,
                 float* out, std::ptrdiff_t out_stride) {
-  Simd::F acc[M][kParts];
+  Vec acc[M][kParts];
   for (int m = 0; m < M; ++m) {
-    for (int p = 0; p < kParts; ++p) acc[m][p] = Simd::zero();
+    for (int p = 0; p < kParts; ++p) acc[m][p] = zero();
   }
   constexpr int kStepBytes = kPanelRows * Format::kBytes;
   const std::byte* end = panel + k * kStepBytes;
   for (; panel != end; panel += kStepBytes, x += x_step) {
     prefetch<kStepBytes>(panel, end, next);
-    Simd::F weights[kParts];
+    Vec weights[kParts];
 #pragma GCC unroll 4
-    for (int p = 0; p < kParts; ++p) weights[p] = Format::load(panel + p * Simd::kLanes * Format::kBytes);
+    for (int p = 0; p < kParts; ++p) weights[p] = Format::load(panel + p * kLanes * Format::kBytes);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const Simd::F value = Simd::broadcast(reinterpret_cast<const float*>(x)[m]);
+      const Vec value = set(reinterpret_cast<const float*>(x)[m]);
 #pragma GCC unroll 4
-      for (int p = 0; p < kParts; ++p) acc[m][p] = Simd::fma(value, weights[p], acc[m][p]);
+      for (int p = 0; p < kParts; ++p) acc[m][p] = madd(value, weights[p], acc[m][p]);
     }
   }
   for (int m = 0; m < M; ++m) {
-    for (int p = 0; p < kParts; ++p) Simd::store(out + m * out_stride + p * Simd::kLanes, acc[m][p]);
+    for (int p = 0; p < kParts; ++p) store(out + m * out_stride + p * kLanes, acc[m][p]);
   }
 }
 
 // Cuts the rows of a tile into passes of M, M / 2, ... 1 rows.
 template <class Format, int M>
-inline void integer_passes(const std::byte* panel, const std::byte* next, std::int64_t k, const std::byte* x, std::ptrdiff_t x_step, int rows, float* out,
+HEIRLOOM_INLINE void integer_passes(const std::byte* panel, const std::byte* next, std::int64_t k, const std::byte* x, std::ptrdiff_t x_step, int rows, float* out,
                            std::ptrdiff_t out_stride) {
   for (; rows >= M; rows -= M, x += M * static_cast<std::ptrdiff_t>(sizeof(ActBlock)), out += M * out_stride) {
     integer_rows<Format, M>(panel, next, k, x, x_step, out, out_stride);
@@ -262,7 +262,7 @@ inline void integer_passes(const std::byte* panel, const std::byte* next, std::i
   }
 }
 template <class Format, int M>
-inline void float_passes(const std::byte* panel, const std::byte* next, std::int64_t k, const std::byte* x, std::ptrdiff_t x_step, int rows, float* out,
+HEIRLOOM_INLINE void float_passes(const std::byte* panel, const std::byte* next, std::int64_t k, const std::byte* x, std::ptrdiff_t x_step, int rows, float* out,
                          std::ptrdiff_t out_stride) {
   for (; rows >= M; rows -= M, x += M * 4, out += M * out_stride) float_rows<Format, M>(panel, next, k, x, x_step, out, out_stride);
   if constexpr (M > 1) {
@@ -273,25 +273,28 @@ inline void float_passes(const std::byte* panel, const std::byte* next, std::int
 template <class Format>
 void integer_panel(const std::byte* panel, const std::byte* next, std::int64_t k, const void* x, std::ptrdiff_t x_step, int rows, float* out,
                    std::ptrdiff_t out_stride) {
-  integer_passes<Format, Simd::kMaxRows>(panel, next, k, static_cast<const std::byte*>(x), x_step, rows, out, out_stride);
+  integer_passes<Format, kMaxRows>(panel, next, k, static_cast<const std::byte*>(x), x_step, rows, out, out_stride);
 }
 template <class Format>
 void float_panel(const std::byte* panel, const std::byte* next, std::int64_t k, const void* x, std::ptrdiff_t x_step, int rows, float* out,
                  std::ptrdiff_t out_stride) {
-  float_passes<Format, Simd::kFloatRows>(panel, next, k, static_cast<const std::byte*>(x), x_step, rows, out, out_stride);
+  float_passes<Format, kFloatRows>(panel, next, k, static_cast<const std::byte*>(x), x_step, rows, out, out_stride);
 }
 
-void fill_panels(LinearKernels& table) {
+void fill_integer_panels(LinearKernels& table) {
   table.panel[static_cast<int>(PackedType::q4_0)] = integer_panel<FormatQ4_0>;
   table.panel[static_cast<int>(PackedType::q8_0)] = integer_panel<FormatQ8_0>;
   table.panel[static_cast<int>(PackedType::q8_x)] = integer_panel<FormatQ8_X>;
   table.panel[static_cast<int>(PackedType::q4_k)] = integer_panel<FormatQ45_K<false>>;
   table.panel[static_cast<int>(PackedType::q5_k)] = integer_panel<FormatQ45_K<true>>;
   table.panel[static_cast<int>(PackedType::q6_k)] = integer_panel<FormatQ6_K>;
+}
+
+[[maybe_unused]] void fill_float_panels(LinearKernels& table) {
   table.panel[static_cast<int>(PackedType::f32)] = float_panel<FormatF32>;
   table.panel[static_cast<int>(PackedType::f16)] = float_panel<FormatF16>;
   table.panel[static_cast<int>(PackedType::bf16)] = float_panel<FormatBF16>;
 }
 
 }  // namespace
-}  // namespace heirloom::cpu
+}  // namespace heirloom::cpu::HEIRLOOM_ISA
