@@ -20,11 +20,13 @@ void add_cache_options(CLI::App& command, CacheOptions& options) {
 }
 
 void print_timings(const Json& report) {
-  if (!report.is_array()) return;
-  log::info("{:<28} {:>9} {:>12} {:>9} {:>8}", "component", "calls", "ms", "GB/s", "share");
+  double total_ms = 0;
+  for (const Json& row : report) total_ms += row.value("ms", 0.0);
+  log::info("{:<20} {:>8} {:>10} {:>8} {:>8} {:>7}", "component", "calls", "ms", "MB", "GB/s", "share");
   for (const Json& row : report) {
-    log::info("{:<28} {:>9} {:>12.2f} {:>9.2f} {:>7.1f}%", row.value("name", ""), row.value("calls", 0), row.value("ms", 0.0),
-              row.value("gb_s", 0.0), 100 * row.value("share", 0.0));
+    const double ms = row.value("ms", 0.0);
+    log::info("{:<20} {:>8} {:>10.2f} {:>8.1f} {:>8.2f} {:>6.1f}%", row.value("component", ""), row.value("calls", 0), ms,
+              row.value("bytes", 0.0) / 1e6, row.value("gb_s", 0.0), total_ms > 0 ? 100 * ms / total_ms : 0.0);
   }
 }
 

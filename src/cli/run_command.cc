@@ -93,6 +93,7 @@ int run(const RunArguments& arguments) {
   } else if (!result.text.ends_with('\n')) {
     std::printf("\n");
   }
+  std::fflush(stdout);
   if (arguments.common.timings) {
     log::info("load {:.0f} ms, pictures {:.0f} ms, prompt {} tokens ({} cached) {:.0f} ms ({:.1f} tok/s), answer {} tokens {:.0f} ms ({:.1f} tok/s)",
               load_ms, t.image_ms, result.prompt_tokens, result.cached_tokens, t.prefill_ms, rate(computed, t.prefill_ms),
