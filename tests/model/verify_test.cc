@@ -21,7 +21,7 @@ void expect_all_ok(const std::string& checkpoint, const std::filesystem::path& m
   const model::ModelFiles files = model::open_model_files(model_path);
   cpu::CpuBackend backend({.threads = 2, .tier = tier});
   const std::unique_ptr<model::Model> model = model::bind_model(files, backend);
-  const VerifyReport report = verify(files, *model, {reference, test::golden("images"), tolerance});
+  const VerifyReport report = verify(files, *model, {reference, {}, tolerance});
   EXPECT_TRUE(report.ok()) << checkpoint << " on " << backend.description();
   for (const StageResult& stage : report.stages) {
     EXPECT_TRUE(stage.ok) << stage.dump << " " << stage.name << ": max_abs " << stage.max_abs << ", max_ref "
@@ -42,7 +42,7 @@ TEST_P(golden_checkpoint, every_stage_is_within_float32_noise_on_every_tier) {
 
 INSTANTIATE_TEST_SUITE_P(kit, golden_checkpoint,
                          ::testing::Values("dense_a", "dense_b", "moe_a", "moe_b", "mini_a", "mini_b"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& instance) { return std::string(instance.param); });
 
 class converted_gguf : public ::testing::TestWithParam<const char*> {};
 
@@ -54,8 +54,8 @@ TEST_P(converted_gguf, of_llama_cpp_gives_the_reference_logits) {
   for (const CpuTier tier : tiers()) expect_all_ok(GetParam(), model, logits, tier, 1e-3);
 }
 
-INSTANTIATE_TEST_SUITE_P(kit, converted_gguf, ::testing::Values("dense_b-f16", "moe_a-f16"), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(kit, converted_gguf, ::testing::Values("dense_b-f16", "moe_a-f16"), [](const auto& instance) {
+  std::string name = instance.param;
   for (char& c : name) c = c == '-' ? '_' : c;
   return name;
 });
