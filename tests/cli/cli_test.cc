@@ -1,0 +1,236 @@
+// The command line as its users see it: what comes on stdout, what on stderr, and the exit code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace heirloom {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+const fs::path kSource = HEIRLOOM_SOURCE_DIR;
+
+struct Output {
+  int code = -1;  // 128 + signal if it was killed
+  std::string out, err;
+};
+
+std::string read_all(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// Runs `heirloom ARGUMENTS` through the shell, with `input` on standard input.
+Output heirloom(const std::string& arguments, const std::string& input = "") {
+  static int number = 0;
+  const fs::path base = fs::temp_directory_path() / ("heirloom-cli-" + std::to_string(::getpid()) + "-" + std::to_string(number++));
+  const fs::path in = base.string() + ".in", out = base.string() + ".out", err = base.string() + ".err";
+  std::ofstream(in, std::ios::binary) << input;
+  const std::string command = std::string(HEIRLOOM_BINARY_DIR) + "/heirloom " + arguments + " <" + in.string() + " >" +
+                              out.string() + " 2>" + err.string();
+  const int status = std::system(command.c_str());
+  Output output{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_all(out), read_all(err)};
+  for (const fs::path& path : {in, out, err}) fs::remove(path);
+  return output;
+}
+
+std::string quoted(const fs::path& path) { return "'" + path.string() + "'"; }
+
+/// A file with the given bytes that is gone when the test ends.
+struct TemporaryFile {
+  fs::path path;
+  explicit TemporaryFile(const std::string& name, const std::string& bytes = "")
+      : path(fs::temp_directory_path() / (std::to_string(::getpid()) + "-" + name)) {
+    if (!bytes.empty()) std::ofstream(path, std::ios::binary) << bytes;
+  }
+  ~TemporaryFile() { fs::remove(path); }
+};
+
+TEST(cli, help_lists_every_command_and_each_has_its_own) {
+  const Output all = heirloom("--help");
+  EXPECT_EQ(all.code, 0);
+  for (const char* command : {"run", "chat", "eval", "verify", "quantize", "info", "tokenize"}) {
+    EXPECT_THAT(all.out, HasSubstr(command));
+    const Output one = heirloom(std::string(command) + " --help");
+    EXPECT_EQ(one.code, 0) << command;
+    EXPECT_THAT(one.out, HasSubstr("MODEL") ) << command;
+  }
+}
+
+TEST(cli, a_wrong_command_line_is_one_line_and_exit_code_2) {
+  for (const char* arguments : {"", "fly", "run", "run demo-vl", "run demo-vl -p x --temperature warm", "run demo-vl -p x --cpu-isa sse9",
+                                "run demo-vl -p x --device tpu", "quantize demo-vl /tmp/never.gguf --type q3_x", "run demo-vl -p x --kv-type q1"}) {
+    const Output output = heirloom(arguments);
+    EXPECT_EQ(output.code, 2) << arguments;
+    EXPECT_EQ(output.out, "") << arguments;
+    EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << arguments << "\n" << output.err;
+  }
+}
+
+TEST(cli, run_describes_the_bundled_picture_on_stdout_alone) {
+  const Output output = heirloom("run demo-vl --image " + quoted(kSource / "examples/shapes.png") + " -p 'Describe the picture.'");
+  EXPECT_EQ(output.code, 0);
+  EXPECT_EQ(output.out, "A purple triangle and a pink triangle on a yellow background.\n");
+}
+
+TEST(cli, run_json_has_the_documented_fields) {
+  const Output output = heirloom("run demo-moe -p 'What is 34 + 58?' --json --log-level off");
+  ASSERT_EQ(output.code, 0) << output.err;
+  EXPECT_EQ(output.err, "");
+  const auto json = nlohmann::json::parse(output.out);
+  EXPECT_EQ(json["text"], "34 + 58 = 92.");
+  EXPECT_EQ(json["finish_reason"], "stop");
+  EXPECT_EQ(json["prompt_tokens"], 24);
+  EXPECT_EQ(json["cached_tokens"], 0);
+  for (const char* key : {"load_ms", "image_ms", "prefill_ms", "prefill_tok_s", "decode_ms", "decode_tok_s"}) {
+    EXPECT_TRUE(json["timings"].contains(key)) << key;
+  }
+  EXPECT_TRUE(json.contains("placement"));
+  EXPECT_TRUE(json["token_ids"].is_array());
+}
+
+TEST(cli, run_takes_a_conversation_with_tools_from_a_file) {
+  const TemporaryFile file("conversation.json", R"({"messages": [{"role": "user", "content": "Hello!"}], "enable_thinking": false})");
+  const Output output = heirloom("run demo-moe --messages " + quoted(file.path));
+  EXPECT_EQ(output.code, 0) << output.err;
+  EXPECT_NE(output.out, "");
+  const TemporaryFile broken("broken.json", R"({"messages": [)");
+  EXPECT_EQ(heirloom("run demo-moe --messages " + quoted(broken.path)).code, 3);
+}
+
+TEST(cli, answer_length_is_limited_by_n_and_a_stop_text) {
+  const auto cut = nlohmann::json::parse(heirloom("run demo-moe -p 'What is 34 + 58?' -n 3 --json").out);
+  EXPECT_EQ(cut["finish_reason"], "length");
+  EXPECT_EQ(cut["token_ids"].size(), 3u);
+  const auto stopped = nlohmann::json::parse(heirloom("run demo-moe -p 'What is 34 + 58?' --stop ' =' --json").out);
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+  EXPECT_EQ(stopped["text"], "34 + 58");
+}
+
+TEST(cli, a_seed_makes_a_sampled_run_repeatable) {
+  const std::string arguments = "run demo-moe -p 'Hello!' --temperature 3 --seed 11 --json";
+  const auto first = nlohmann::json::parse(heirloom(arguments).out), second = nlohmann::json::parse(heirloom(arguments).out);
+  EXPECT_EQ(first["token_ids"], second["token_ids"]);
+}
+
+TEST(cli, pictures_that_cannot_be_used_are_refused_in_one_line_before_the_model_loads) {
+  const TemporaryFile text("note.png", "this is no picture");
+  for (const std::string& path : {text.path.string(), std::string("/nonexistent/picture.png"), fs::temp_directory_path().string()}) {
+    const Output output = heirloom("run demo-vl -p x --image '" + path + "'");
+    EXPECT_EQ(output.code, 3) << path << output.err;
+    EXPECT_EQ(output.out, "");
+    EXPECT_THAT(output.err, HasSubstr(fs::path(path).filename().string()));
+  }
+}
+
+TEST(cli, a_picture_for_a_text_model_is_refused) {
+  const TemporaryFile file("text-only.gguf");
+  ASSERT_EQ(heirloom("quantize demo-vl " + quoted(file.path) + " --type q8_0 --text-only").code, 0);
+  const Output output = heirloom("run " + quoted(file.path) + " -p x --image " + quoted(kSource / "examples/shapes.png"));
+  EXPECT_EQ(output.code, 2) << output.err;
+  EXPECT_THAT(output.err, HasSubstr("picture"));
+}
+
+TEST(cli, a_prompt_beyond_the_context_does_not_fit) {
+  const Output output = heirloom("run demo-moe --ctx 16 -p 'What is 34 + 58?'");
+  EXPECT_EQ(output.code, 4) << output.err;
+  EXPECT_THAT(output.err, HasSubstr("16"));
+  EXPECT_THAT(output.err, HasSubstr("24"));
+}
+
+TEST(cli, a_missing_gpu_is_exit_code_5_when_it_was_asked_for) {
+  const Output output = heirloom("run demo-moe -p x --device cuda:63");
+  EXPECT_EQ(output.code, 5) << output.err;
+}
+
+TEST(cli, every_tier_of_this_machine_gives_the_same_greedy_answer) {
+  const std::string question = "run demo-vl --image " + quoted(kSource / "examples/shapes.png") + " -p 'Describe the picture.' --cpu-isa ";
+  for (const char* tier : {"scalar", "ssse3", "avx2", "avx512", "avx512_vnni", "amx"}) {
+    const Output output = heirloom(question + tier);
+    if (output.code == 5) continue;  // this CPU lacks it, and says so
+    EXPECT_EQ(output.code, 0) << tier << output.err;
+    EXPECT_EQ(output.out, "A purple triangle and a pink triangle on a yellow background.\n") << tier;
+  }
+}
+
+TEST(cli, tokenize_gives_ids_and_pieces) {
+  const auto json = nlohmann::json::parse(heirloom("tokenize demo-vl -p 'Hello <|im_end|>' --json").out);
+  EXPECT_EQ(json["ids"].size(), json["pieces"].size());
+  EXPECT_EQ(json["pieces"].back(), "<|im_end|>");
+  const auto from_stdin = nlohmann::json::parse(heirloom("tokenize demo-vl --json", "Hello <|im_end|>").out);
+  EXPECT_EQ(json, from_stdin);
+  const auto plain = nlohmann::json::parse(heirloom("tokenize demo-vl --as-text -p '<|im_end|>' --json").out);
+  EXPECT_GT(plain["ids"].size(), 1u);
+}
+
+TEST(cli, info_describes_a_file_without_loading_it) {
+  const auto json = nlohmann::json::parse(heirloom("info demo-moe --json").out);
+  EXPECT_EQ(json["architecture"], "qwen3_5_moe");
+  EXPECT_EQ(json["parameters"], 16337840);
+  EXPECT_EQ(json["experts"]["count"], 32);
+  EXPECT_THAT(heirloom("info demo-moe").out, HasSubstr("qwen3_5_moe"));
+}
+
+TEST(cli, a_quantised_model_answers_and_a_broken_one_leaves_no_output) {
+  const TemporaryFile file("q4.gguf"), truncated("truncated.gguf", read_all(kSource / "models/demo-vl.gguf").substr(0, 5 << 20)), never("never.gguf");
+  const Output made = heirloom("quantize demo-moe " + quoted(file.path) + " --type q4_k");
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.err, HasSubstr("quantised already"));
+  EXPECT_THAT(made.err, HasSubstr("q4_k -> q5_0"));
+  EXPECT_EQ(heirloom("run " + quoted(file.path) + " -p 'What is the capital of France?'").code, 0);
+  const Output broken = heirloom("quantize " + quoted(truncated.path) + " " + quoted(never.path) + " --type f16");
+  EXPECT_EQ(broken.code, 3);
+  EXPECT_THAT(broken.err, HasSubstr("past the end"));
+  EXPECT_FALSE(fs::exists(never.path));
+}
+
+TEST(cli, chat_answers_lines_from_a_pipe_and_survives_bad_commands) {
+  const Output output = heirloom("chat demo-moe", "What is 34 + 58?\n/image /nonexistent.png\n/dance\n/help\n/undo\n/quit\n");
+  EXPECT_EQ(output.code, 0);
+  EXPECT_EQ(output.out, "34 + 58 = 92.\n");
+  EXPECT_THAT(output.err, HasSubstr("/nonexistent.png"));
+  EXPECT_THAT(output.err, HasSubstr("/dance: unknown command"));
+  EXPECT_THAT(output.err, HasSubstr("/image FILE"));
+}
+
+TEST(cli, chat_keeps_a_conversation_in_a_file_and_goes_on_with_it) {
+  const TemporaryFile session("session.json");
+  EXPECT_EQ(heirloom("chat demo-moe --session " + quoted(session.path), "What is 34 + 58?\n").code, 0);
+  const auto kept = nlohmann::json::parse(read_all(session.path));
+  EXPECT_EQ(kept["messages"].size(), 2u);
+  const Output again = heirloom("chat demo-moe --session " + quoted(session.path), "What is 10 + 11?\n");
+  EXPECT_THAT(again.out, HasSubstr("21"));
+  EXPECT_EQ(nlohmann::json::parse(read_all(session.path))["messages"].size(), 4u);
+  fs::remove_all(session.path.string() + ".cache");
+}
+
+TEST(cli, eval_counts_right_answers_by_task) {
+  const TemporaryFile items("items.jsonl",
+                            "{\"id\": \"a\", \"task\": \"add\", \"messages\": [{\"role\": \"user\", \"content\": \"What is 34 + 58?\"}], \"key\": \"92\"}\n"
+                            "{\"id\": \"b\", \"task\": \"add\", \"messages\": [{\"role\": \"user\", \"content\": \"What is 34 + 58?\"}], \"key\": \"93\"}\n");
+  const Output output = heirloom("eval demo-moe " + quoted(items.path) + " --json");
+  ASSERT_EQ(output.code, 0) << output.err;
+  const std::string last = output.out.substr(output.out.rfind('\n', output.out.size() - 2) + 1);
+  const auto summary = nlohmann::json::parse(last)["summary"];
+  EXPECT_EQ(summary["add"]["n"], 2);
+  EXPECT_EQ(summary["add"]["right"], 1);
+  EXPECT_THAT(heirloom("eval demo-moe " + quoted(items.path)).out, HasSubstr("1/2"));
+}
+
+TEST(cli, verify_names_a_missing_dump_and_a_foreign_file) {
+  EXPECT_EQ(heirloom("verify demo-vl --reference /nonexistent").code, 3);
+  EXPECT_EQ(heirloom("verify demo-vl --reference " + quoted(kSource / "README.md")).code, 3);
+}
+
+}  // namespace
+}  // namespace heirloom
