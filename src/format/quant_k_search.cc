@@ -10,8 +10,8 @@
 //   3. least squares for (d, dmin) with all integers fixed, half-precision rounding, and step 2 again; the
 //   better result stays.
 // Super-blocks are first divided by their largest magnitude, so that squares neither overflow nor vanish.
-// Sums run over eight fixed lanes: the compiler vectorises that without being allowed to reorder, so that the
-// result is the same on every CPU.
+// Sums run over four fixed lanes, so that they vectorise without any reordering: the bytes are the same on
+// every CPU.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -21,21 +21,29 @@
 namespace heirloom::quant {
 namespace {
 
-constexpr int kLanes = 8;
+using Lanes = float __attribute__((vector_size(16)));
+
 constexpr float kSmallestHalf = 0x1p-24f;
 constexpr float kLargestHalf = 65504.0f;
 constexpr int kImproveRounds = 2;
 
-float sum_lanes(const float lanes[kLanes]) {
-  return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+Lanes load(const float* x) {
+  Lanes lanes;
+  std::memcpy(&lanes, x, sizeof lanes);
+  return lanes;
+}
+
+float sum(Lanes lanes) {
+  return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
 }
 
 // Nearest whole number of |v| < 2^22: adding 1.5 * 2^23 leaves no fraction bits. Ties go to even.
-inline float nearest(float v) {
+template <typename T>
+T nearest(T v) {
   return (v + 12582912.0f) - 12582912.0f;
 }
 
-// The nearest half to `value` that is not zero (for a positive value) and not infinite.
+// The half nearest to `value`, but neither zero (unless `value` is) nor infinite.
 float to_half_scale(float value) {
   const float bounded = std::clamp(value, -kLargestHalf, kLargestHalf);
   const float half = f16_to_f32(f32_to_f16(bounded));
@@ -43,119 +51,148 @@ float to_half_scale(float value) {
   return half;
 }
 
-// Weighted moments of levels q against values x.
-struct Moments {
-  float w, q, qq, x, qx;
+// How one group is coded: x ~ scale q - min with whole q in [low, high].
+struct Grid {
+  float low, high;
+};
+
+Lanes levels_of(Lanes x, float inverse_scale, float min, Grid grid) {
+  Lanes q = nearest((x + min) * inverse_scale);
+  q = q > grid.low ? q : Lanes{} + grid.low;
+  return q < grid.high ? q : Lanes{} + grid.high;
+}
+
+float inverse_or_zero(float scale) {
+  return scale != 0 ? 1 / scale : 0;
+}
+
+// Weighted sums of the nearest levels of a group of N.
+struct LevelSums {
+  float q, qq, qx;
 };
 
 template <int N>
-Moments moments(const float* x, const float* w, const float* q) {
-  float sw[kLanes] = {}, sq[kLanes] = {}, sqq[kLanes] = {}, sx[kLanes] = {}, sqx[kLanes] = {};
-  for (int i = 0; i < N; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) {
-      const float wq = w[i + l] * q[i + l];
-      sw[l] += w[i + l];
-      sq[l] += wq;
-      sqq[l] += wq * q[i + l];
-      sx[l] += w[i + l] * x[i + l];
-      sqx[l] += wq * x[i + l];
-    }
+LevelSums level_sums(const float* x, const float* w, float inverse_scale, float min, Grid grid) {
+  Lanes sq{}, sqq{}, sqx{};
+  for (int i = 0; i < N; i += 4) {
+    const Lanes xs = load(x + i);
+    const Lanes q = levels_of(xs, inverse_scale, min, grid);
+    const Lanes wq = load(w + i) * q;
+    sq += wq;
+    sqq += wq * q;
+    sqx += wq * xs;
   }
-  return {sum_lanes(sw), sum_lanes(sq), sum_lanes(sqq), sum_lanes(sx), sum_lanes(sqx)};
+  return {sum(sq), sum(sqq), sum(sqx)};
 }
 
-// ---- Q4_K, Q5_K: groups of 32, x ~ scale q - min, scale and min not negative, q in 0..max_level ----
+template <int N>
+float coding_error(const float* x, const float* w, float scale, float min, Grid grid) {
+  const float inverse = inverse_or_zero(scale);
+  Lanes total{};
+  for (int i = 0; i < N; i += 4) {
+    const Lanes xs = load(x + i);
+    const Lanes error = scale * levels_of(xs, inverse, min, grid) - min - xs;
+    total += load(w + i) * error * error;
+  }
+  return sum(total);
+}
+
+template <int N>
+void write_levels(const float* x, float scale, float min, Grid grid, float* q) {
+  const float inverse = inverse_or_zero(scale);
+  for (int i = 0; i < N; i += 4) {
+    const Lanes levels = levels_of(load(x + i), inverse, min, grid);
+    std::memcpy(q + i, &levels, sizeof levels);
+  }
+}
+
+// ---- Q4_K, Q5_K: 8 groups of 32, scale and min not negative, q in 0..15 or 0..31 ----
 
 constexpr int kGroup = 32;
 constexpr int kGroups = 8;
+
+// Sums of a group that do not depend on its levels.
+struct Totals {
+  float w, x;
+};
+
+Totals totals_of(const float* x, const float* w) {
+  Lanes sw{}, sx{};
+  for (int i = 0; i < kGroup; i += 4) {
+    sw += load(w + i);
+    sx += load(w + i) * load(x + i);
+  }
+  return {sum(sw), sum(sx)};
+}
 
 struct Affine {
   float scale = 0, min = 0;
   float gain = 0;  // reduction of the squared error against coding the group as zeros; larger is better
 };
 
-// Nearest levels for a scale that is not zero.
-void affine_levels(const float* x, float inverse_scale, float min, float max_level, float* q) {
-  for (int i = 0; i < kGroup; ++i) {
-    q[i] = std::min(std::max(nearest((x[i] + min) * inverse_scale), 0.0f), max_level);
-  }
-}
-
 // Least squares for fixed levels, with the minimum kept at zero where it would be negative.
-Affine affine_fit(const Moments& s) {
+Affine affine_fit(const Totals& t, const LevelSums& s) {
   Affine fit;
-  const float det = s.w * s.qq - s.q * s.q;
+  const float det = t.w * s.qq - s.q * s.q;
   if (det > 0) {
-    fit.scale = (s.w * s.qx - s.q * s.x) / det;
-    fit.min = (s.q * s.qx - s.qq * s.x) / det;
+    fit.scale = (t.w * s.qx - s.q * t.x) / det;
+    fit.min = (s.q * s.qx - s.qq * t.x) / det;
   }
-  if (fit.min < 0 || det <= 0) {
+  if (fit.min < 0 || !(det > 0)) {
     fit.min = 0;
     fit.scale = s.qq > 0 ? s.qx / s.qq : 0;
   }
-  if (fit.scale <= 0) return {};
-  fit.gain = fit.scale * s.qx - fit.min * s.x;
+  if (!(fit.scale > 0)) return {};
+  fit.gain = fit.scale * s.qx - fit.min * t.x;
   return fit;
 }
 
-Affine search_affine(const float* x, const float* w, int max_level) {
+Affine search_affine(const float* x, const float* w, const Totals& totals, Grid grid) {
   const auto [lowest, highest] = std::minmax_element(x, x + kGroup);
   const float low = std::min(*lowest, 0.0f);
   const float range = *highest - low;
   if (!(range > 0)) return {0, -low, 0};  // all zero, or all equal and negative
-  float q[kGroup];
   Affine best;
-  const auto top = static_cast<float>(max_level);
-  // Spreads from one level narrower than the range (outermost values clipped) to one wider.
-  for (int step = -8; step <= 8; ++step) {
-    affine_levels(x, (top + 0.125f * static_cast<float>(step)) / range, -low, top, q);
-    const Affine fit = affine_fit(moments<kGroup>(x, w, q));
-    if (fit.gain > best.gain) best = fit;
-  }
-  for (int round = 0; round < 4 && best.scale > 0; ++round) {
-    affine_levels(x, 1 / best.scale, best.min, top, q);
-    const Affine fit = affine_fit(moments<kGroup>(x, w, q));
-    if (!(fit.gain > best.gain)) break;
+  const auto improve = [&](float inverse_scale, float min) {
+    const Affine fit = affine_fit(totals, level_sums<kGroup>(x, w, inverse_scale, min, grid));
+    if (!(fit.gain > best.gain)) return false;
     best = fit;
+    return true;
+  };
+  // Spreads from one level narrower than the range (outermost values clipped) to one wider.
+  for (int step = -8; step <= 8; ++step)
+    improve((grid.high + 0.125f * static_cast<float>(step)) / range, -low);
+  for (int round = 0; round < 4 && best.scale > 0; ++round) {
+    if (!improve(1 / best.scale, best.min)) break;
   }
   return best;
 }
 
-float affine_error(const float* x, const float* w, float scale, float min, float max_level) {
-  float lanes[kLanes] = {};
-  const float inverse = scale > 0 ? 1 / scale : 0;
-  for (int i = 0; i < kGroup; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) {
-      const float q = std::min(std::max(nearest((x[i + l] + min) * inverse), 0.0f), max_level);
-      const float error = scale * q - min - x[i + l];
-      lanes[l] += w[i + l] * error * error;
-    }
-  }
-  return sum_lanes(lanes);
-}
-
 struct AffineBlock {
-  float d = 0, dmin = 0;  // representable as halves once scaled back
+  float d = 0, dmin = 0;
   int scale[kGroups] = {}, min[kGroups] = {};
   float error = 0;
+
+  float group_scale(int g) const { return d * static_cast<float>(scale[g]); }
+  float group_min(int g) const { return dmin * static_cast<float>(min[g]); }
 };
 
+int nearest_integer(float target, float unit, float low, float high) {
+  return unit != 0 ? static_cast<int>(nearest(std::clamp(target / unit, low, high))) : 0;
+}
+
 // For given d and dmin the best integers near scale / d and min / dmin of each group.
-void choose_integers(const float* x, const float* w, const Affine* targets, float max_level,
-                     AffineBlock& block) {
+void choose_integers(const float* x, const float* w, const Affine* targets, Grid grid, AffineBlock& block) {
   block.error = 0;
   for (int g = 0; g < kGroups; ++g) {
-    const float* gx = x + g * kGroup;
-    const float* gw = w + g * kGroup;
-    const int scale =
-        block.d > 0 ? static_cast<int>(nearest(std::min(targets[g].scale / block.d, 63.0f))) : 0;
-    const int min =
-        block.dmin > 0 ? static_cast<int>(nearest(std::min(targets[g].min / block.dmin, 63.0f))) : 0;
+    const int scale = nearest_integer(targets[g].scale, block.d, 0, 63);
+    const int min = nearest_integer(targets[g].min, block.dmin, 0, 63);
     float least = HUGE_VALF;
     for (int s = std::max(scale - 1, 0); s <= std::min(scale + 1, 63); ++s) {
       for (int m = std::max(min - 1, 0); m <= std::min(min + 1, 63); ++m) {
-        const float error = affine_error(gx, gw, block.d * static_cast<float>(s),
-                                         block.dmin * static_cast<float>(m), max_level);
+        const float error =
+            coding_error<kGroup>(x + g * kGroup, w + g * kGroup, block.d * static_cast<float>(s),
+                                 block.dmin * static_cast<float>(m), grid);
         if (error < least) {
           least = error;
           block.scale[g] = s;
@@ -167,27 +204,20 @@ void choose_integers(const float* x, const float* w, const Affine* targets, floa
   }
 }
 
-void block_levels(const float* x, const AffineBlock& block, float max_level, float* q) {
-  for (int g = 0; g < kGroups; ++g) {
-    const float scale = block.d * static_cast<float>(block.scale[g]);
-    const float min = block.dmin * static_cast<float>(block.min[g]);
-    affine_levels(x + g * kGroup, scale > 0 ? 1 / scale : 0, min, max_level, q + g * kGroup);
-  }
-}
-
-// Least squares for d and dmin over the whole super-block, x ~ d (sc q) - dmin m. False if the system is
-// singular.
-bool fit_block_scales(const float* x, const float* w, const float* q, AffineBlock& block) {
+// Least squares for d and dmin over the whole super-block, x ~ d (sc q) - dmin m. False if there is no usable
+// solution.
+bool fit_block_scales(const float* x, const float* w, const Totals* totals, Grid grid, AffineBlock& block) {
   double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;
   for (int g = 0; g < kGroups; ++g) {
-    const Moments s = moments<kGroup>(x + g * kGroup, w + g * kGroup, q + g * kGroup);
+    const LevelSums s = level_sums<kGroup>(x + g * kGroup, w + g * kGroup,
+                                           inverse_or_zero(block.group_scale(g)), block.group_min(g), grid);
     const double scale = block.scale[g];
     const double min = block.min[g];
     aa += scale * scale * static_cast<double>(s.qq);
     ab -= scale * min * static_cast<double>(s.q);
-    bb += min * min * static_cast<double>(s.w);
+    bb += min * min * static_cast<double>(totals[g].w);
     ax += scale * static_cast<double>(s.qx);
-    bx -= min * static_cast<double>(s.x);
+    bx -= min * static_cast<double>(totals[g].x);
   }
   const double det = aa * bb - ab * ab;
   double d = 0, dmin = 0;
@@ -203,34 +233,33 @@ bool fit_block_scales(const float* x, const float* w, const float* q, AffineBloc
   return true;
 }
 
-// `unit` is the factor that was divided out of x; d and dmin are kept such that d * unit is a half.
-AffineBlock search_affine_block(const float* x, const float* w, int max_level, float unit, float* levels) {
-  const auto top = static_cast<float>(max_level);
+// `unit` is the factor that was divided out of x: d * unit and dmin * unit are halves.
+AffineBlock search_affine_block(const float* x, const float* w, Grid grid, float unit, float* levels) {
   const auto rounded = [unit](float value) { return to_half_scale(value * unit) / unit; };
   Affine targets[kGroups];
+  Totals totals[kGroups];
   float max_scale = 0, max_min = 0;
   for (int g = 0; g < kGroups; ++g) {
-    targets[g] = search_affine(x + g * kGroup, w + g * kGroup, max_level);
+    totals[g] = totals_of(x + g * kGroup, w + g * kGroup);
+    targets[g] = search_affine(x + g * kGroup, w + g * kGroup, totals[g], grid);
     max_scale = std::max(max_scale, targets[g].scale);
     max_min = std::max(max_min, targets[g].min);
   }
   AffineBlock best;
   best.d = rounded(max_scale / 63);
   best.dmin = rounded(max_min / 63);
-  choose_integers(x, w, targets, top, best);
-  block_levels(x, best, top, levels);
-  float q[256];
-  std::memcpy(q, levels, sizeof q);
+  choose_integers(x, w, targets, grid, best);
   AffineBlock trial = best;
   for (int round = 0; round < kImproveRounds; ++round) {
-    if (!fit_block_scales(x, w, q, trial)) break;
+    if (!fit_block_scales(x, w, totals, grid, trial)) break;
     trial.d = rounded(trial.d);
     trial.dmin = rounded(trial.dmin);
-    choose_integers(x, w, targets, top, trial);
-    block_levels(x, trial, top, q);
+    choose_integers(x, w, targets, grid, trial);
     if (!(trial.error < best.error)) break;
     best = trial;
-    std::memcpy(levels, q, sizeof q);
+  }
+  for (int g = 0; g < kGroups; ++g) {
+    write_levels<kGroup>(x + g * kGroup, best.group_scale(g), best.group_min(g), grid, levels + g * kGroup);
   }
   return best;
 }
@@ -243,28 +272,11 @@ void pack_scale_mins(const AffineBlock& block, std::uint8_t scales[12]) {
   }
 }
 
-// ---- Q6_K: groups of 16, x ~ scale q, q in -32..31, scale of either sign ----
+// ---- Q6_K: 16 groups of 16, no minimum, scale of either sign, q in -32..31 ----
 
 constexpr int kGroup6 = 16;
 constexpr int kGroups6 = 16;
-
-float symmetric_error(const float* x, const float* w, float scale) {
-  float lanes[kLanes] = {};
-  const float inverse = scale != 0 ? 1 / scale : 0;
-  for (int i = 0; i < kGroup6; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) {
-      const float q = std::min(std::max(nearest(x[i + l] * inverse), -32.0f), 31.0f);
-      const float error = scale * q - x[i + l];
-      lanes[l] += w[i + l] * error * error;
-    }
-  }
-  return sum_lanes(lanes);
-}
-
-void symmetric_levels(const float* x, float scale, float* q) {
-  const float inverse = scale != 0 ? 1 / scale : 0;
-  for (int i = 0; i < kGroup6; ++i) q[i] = std::min(std::max(nearest(x[i] * inverse), -32.0f), 31.0f);
-}
+constexpr Grid kGrid6{-32, 31};
 
 float search_symmetric(const float* x, const float* w) {
   float peak = 0;
@@ -272,11 +284,9 @@ float search_symmetric(const float* x, const float* w) {
     if (std::fabs(x[i]) > std::fabs(peak)) peak = x[i];
   }
   if (peak == 0) return 0;
-  float q[kGroup6];
   float best = 0, best_gain = 0;
-  const auto try_scale = [&](float scale) {
-    symmetric_levels(x, scale, q);
-    const Moments s = moments<kGroup6>(x, w, q);
+  const auto improve = [&](float inverse_scale) {
+    const LevelSums s = level_sums<kGroup6>(x, w, inverse_scale, 0, kGrid6);
     if (!(s.qq > 0)) return false;
     const float gain = s.qx * s.qx / s.qq;
     if (!(gain > best_gain)) return false;
@@ -288,11 +298,11 @@ float search_symmetric(const float* x, const float* w) {
   // as long, as 31.
   for (int step = -8; step <= 8; ++step) {
     const float shift = 0.125f * static_cast<float>(step);
-    try_scale(peak / (-32.0f + shift));
-    try_scale(peak / (31.0f + shift));
+    improve((-32.0f + shift) / peak);
+    improve((31.0f + shift) / peak);
   }
-  for (int round = 0; round < 4; ++round) {
-    if (!try_scale(best)) break;
+  for (int round = 0; round < 4 && best != 0; ++round) {
+    if (!improve(1 / best)) break;
   }
   return best;
 }
@@ -301,28 +311,24 @@ struct SymmetricBlock {
   float d = 0;
   int scale[kGroups6] = {};
   float error = 0;
+
+  float group_scale(int g) const { return d * static_cast<float>(scale[g]); }
 };
 
 void choose_integers(const float* x, const float* w, const float* targets, SymmetricBlock& block) {
   block.error = 0;
   for (int g = 0; g < kGroups6; ++g) {
-    const float ratio = block.d != 0 ? targets[g] / block.d : 0;
-    const int scale = static_cast<int>(nearest(std::clamp(ratio, -128.0f, 127.0f)));
+    const int scale = nearest_integer(targets[g], block.d, -128, 127);
     float least = HUGE_VALF;
     for (int s = std::max(scale - 1, -128); s <= std::min(scale + 1, 127); ++s) {
-      const float error = symmetric_error(x + g * kGroup6, w + g * kGroup6, block.d * static_cast<float>(s));
+      const float error =
+          coding_error<kGroup6>(x + g * kGroup6, w + g * kGroup6, block.d * static_cast<float>(s), 0, kGrid6);
       if (error < least) {
         least = error;
         block.scale[g] = s;
       }
     }
     block.error += least;
-  }
-}
-
-void block_levels(const float* x, const SymmetricBlock& block, float* q) {
-  for (int g = 0; g < kGroups6; ++g) {
-    symmetric_levels(x + g * kGroup6, block.d * static_cast<float>(block.scale[g]), q + g * kGroup6);
   }
 }
 
@@ -337,14 +343,12 @@ SymmetricBlock search_symmetric_block(const float* x, const float* w, float unit
   SymmetricBlock best;
   best.d = rounded(peak / -128);
   choose_integers(x, w, targets, best);
-  block_levels(x, best, levels);
-  float q[256];
-  std::memcpy(q, levels, sizeof q);
   SymmetricBlock trial = best;
   for (int round = 0; round < kImproveRounds; ++round) {
     double qq = 0, qx = 0;
     for (int g = 0; g < kGroups6; ++g) {
-      const Moments s = moments<kGroup6>(x + g * kGroup6, w + g * kGroup6, q + g * kGroup6);
+      const LevelSums s = level_sums<kGroup6>(x + g * kGroup6, w + g * kGroup6,
+                                              inverse_or_zero(trial.group_scale(g)), 0, kGrid6);
       const double scale = trial.scale[g];
       qq += scale * scale * static_cast<double>(s.qq);
       qx += scale * static_cast<double>(s.qx);
@@ -352,10 +356,11 @@ SymmetricBlock search_symmetric_block(const float* x, const float* w, float unit
     if (!(qq > 0)) break;
     trial.d = rounded(static_cast<float>(qx / qq));
     choose_integers(x, w, targets, trial);
-    block_levels(x, trial, q);
     if (!(trial.error < best.error)) break;
     best = trial;
-    std::memcpy(levels, q, sizeof q);
+  }
+  for (int g = 0; g < kGroups6; ++g) {
+    write_levels<kGroup6>(x + g * kGroup6, best.group_scale(g), 0, kGrid6, levels + g * kGroup6);
   }
   return best;
 }
@@ -396,7 +401,7 @@ void encode_affine(const float* src, const float* importance, Block& dst, float*
     std::fill(levels, levels + 256, 0.0f);
     return;
   }
-  const AffineBlock found = search_affine_block(block.x, block.w, kMaxLevel, block.unit, levels);
+  const AffineBlock found = search_affine_block(block.x, block.w, {0, kMaxLevel}, block.unit, levels);
   dst.d = store_f16(found.d * block.unit);
   dst.dmin = store_f16(found.dmin * block.unit);
   pack_scale_mins(found, dst.scales);

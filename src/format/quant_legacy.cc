@@ -76,12 +76,12 @@ void pack_fifth_bits(const int q[32], std::uint8_t qh[4]) {
   store_u32(high, qh);
 }
 
-// Half away from zero, computed as the reference does; 0 for what is not finite.
+// Half away from zero; 0 for what is not finite.
 std::int8_t round_to_i8(float value) {
-  if (!std::isfinite(value)) return 0;
   const float magnitude = std::fabs(value);
-  const float whole = std::floor(magnitude);
-  const float rounded = whole + std::floor(2 * (magnitude - whole));
+  if (!(magnitude < 1e9f)) return 0;
+  const int whole = static_cast<int>(magnitude);
+  const int rounded = whole + (magnitude - static_cast<float>(whole) >= 0.5f ? 1 : 0);
   return static_cast<std::int8_t>(value < 0 ? -rounded : rounded);
 }
 
