@@ -47,5 +47,6 @@ void add_tokenize_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_eval_command(CLI::App& app, Action& action);
 void add_quantize_command(CLI::App& app, Action& action);
+void add_bench_command(CLI::App& app, Action& action);
 
 }  // namespace heirloom::cli

@@ -89,18 +89,29 @@ std::uint64_t HybridDecoder::weight_bytes() const {
   return total;
 }
 
-// One decoded token reads every matrix once, but only top-k of the experts and one row of an untied embedding.
-std::uint64_t HybridDecoder::active_weight_bytes() const {
-  std::uint64_t total = head_ ? head_->bytes : embedding_->bytes;
+// One decoded token uses every matrix once, but only top-k of the experts and one row of an untied embedding.
+template <typename Measure>
+std::uint64_t HybridDecoder::active_total(bool with_head, const Measure& measure) const {
+  std::uint64_t total = with_head ? measure(head_ ? *head_ : *embedding_) : 0;
   for (const Layer& layer : layers_) {
     for (const WeightPtr* weight : layer_weights(layer)) {
       if (!*weight) continue;
       const auto experts = static_cast<std::uint64_t>((*weight)->experts);
       const std::uint64_t used = experts > 1 ? static_cast<std::uint64_t>(config_.num_experts_per_token) : 1;
-      total += (*weight)->bytes / experts * used;
+      total += measure(**weight) / experts * used;
     }
   }
   return total;
+}
+
+std::uint64_t HybridDecoder::active_weight_bytes() const {
+  return active_total(true, [](const ops::Weight& weight) { return weight.bytes; });
+}
+
+std::uint64_t HybridDecoder::active_parameters(bool with_head) const {
+  return active_total(with_head, [](const ops::Weight& weight) {
+    return static_cast<std::uint64_t>(weight.experts * weight.rows * weight.cols);
+  });
 }
 
 std::vector<const HybridDecoder::WeightPtr*> HybridDecoder::layer_weights(const Layer& layer) {

@@ -29,6 +29,7 @@ class BoundModel : public Model {
     return tower_->encode(input, taps);
   }
   std::uint64_t active_weight_bytes() const override { return decoder_.active_weight_bytes(); }
+  std::uint64_t active_parameters(bool with_head) const override { return decoder_.active_parameters(with_head); }
   std::uint64_t weight_bytes() const override {
     return decoder_.weight_bytes() + (tower_ ? tower_->weight_bytes() : 0);
   }

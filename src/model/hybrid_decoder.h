@@ -25,6 +25,7 @@ class HybridDecoder {
   StepOutput forward(const StepInput& input, Taps* taps);
   ops::StateShape state_shape(DType kv_type) const;
   std::uint64_t active_weight_bytes() const;
+  std::uint64_t active_parameters(bool with_head) const;
   std::uint64_t weight_bytes() const;
   const TextConfig& config() const { return config_; }
 
@@ -56,6 +57,8 @@ class HybridDecoder {
   };
 
   static std::vector<const WeightPtr*> layer_weights(const Layer& layer);
+  template <typename Measure>
+  std::uint64_t active_total(bool with_head, const Measure& measure) const;
   void gdn_layer(const Layer& layer, const std::string& name, ops::Matrix in, ops::Matrix out, TapEmitter& emit);
   void attention_layer(const Layer& layer, const std::string& name, ops::Matrix in, ops::Matrix out, TapEmitter& emit);
   void ffn(const Layer& layer, const std::string& name, ops::Matrix in, ops::Matrix out, TapEmitter& emit);

@@ -78,6 +78,8 @@ class Model {
   /// Bytes of weights that one decoded token reads (active experts only), for bandwidth shares.
   virtual std::uint64_t active_weight_bytes() const = 0;
   virtual std::uint64_t weight_bytes() const = 0;
+  /// Multiplications of one token's matrix products, with or without the logit matrix (active experts only).
+  virtual std::uint64_t active_parameters(bool with_head) const = 0;
 };
 
 }  // namespace heirloom::model
