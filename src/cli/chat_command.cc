@@ -59,13 +59,15 @@ class LineReader {
       std::string line;
       if (terminal_) {
         char* raw = readline(text.empty() ? "> " : ". ");
-        if (raw == nullptr) return std::nullopt;
-        line = raw;
-        std::free(raw);
-        if (take_interrupt()) {  // Ctrl-C at the prompt drops the line
+        if (take_interrupt()) {  // Ctrl-C at the prompt drops the line; readline returns null or what was typed so far
+          std::free(raw);
+          std::fputs("\n", stderr);
           text.clear();
           continue;
         }
+        if (raw == nullptr) return std::nullopt;
+        line = raw;
+        std::free(raw);
         if (!line.empty()) add_history(line.c_str());
       } else if (!std::getline(std::cin, line)) {
         return std::nullopt;
