@@ -1,10 +1,12 @@
-// gdn_mixer and attention_mixer against the stage dumps of the golden kit: the scalar specification itself.
+// gdn_mixer and attention_mixer against the stage dumps of the golden kit: the scalar specification itself, and the CPU
+// backend on every tier of this machine.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <functional>
 #include <memory>
 
+#include "backend/cpu/cpu_backend.h"
 #include "base/half.h"
 #include "format/safetensors.h"
 #include "kernels/op_cases.h"
@@ -88,25 +90,37 @@ TEST_P(mixer_golden, gdn_mixer_matches_every_stage_and_state) {
                      g = out_of(kTokens * m.nv), beta = g, core = out_of(kTokens * m.nv * m.d), out = core;
   const ops::GdnTaps taps{conv_out.data(), q.data(), k.data(), g.data(), beta.data(), core.data()};
   const std::string stage = "lm.layer0.gdn.";
+  const std::vector<float> zeros_conv = conv_state, zeros_recurrent = recurrent;
   std::vector<float> qkv = dump(stage + "in_proj_qkv"), z = dump(stage + "in_proj_z"), a = dump(stage + "in_proj_a"),
                      b = dump(stage + "in_proj_b");
-  ops::reference::gdn_mixer(plan, 0, weights, matrix(qkv, kTokens), matrix(z, kTokens), matrix(a, kTokens),
-                            matrix(b, kTokens), matrix(out, kTokens), &taps);
-
-  expect_close(conv_out, dump(stage + "conv_out"), 1e-5, "conv_out");
-  expect_close(q, dump(stage + "q_l2norm"), 1e-5, "q_l2norm");
-  expect_close(k, dump(stage + "k_l2norm"), 1e-5, "k_l2norm");
-  expect_close(g, dump(stage + "g"), 1e-5, "g");
-  expect_close(beta, dump(stage + "beta"), 1e-5, "beta");
-  expect_close(core, dump(stage + "core_out"), 2e-5, "core_out");
-  expect_close(out, dump(stage + "gated_norm"), 1e-4, "gated_norm");
-  expect_close(recurrent, dump(stage + "recurrent_state"), 1e-4, "recurrent_state");
-  const std::vector<float> state = dump(stage + "conv_state");  // [channels, 4]; ours is [4, channels]
-  std::vector<float> transposed(state.size());
-  for (std::size_t c = 0; c < state.size() / 4; ++c) {
-    for (std::size_t j = 0; j < 4; ++j) transposed[j * state.size() / 4 + c] = state[c * 4 + j];
+  const auto check = [&](const std::string& who, const auto& op) {
+    conv_state = zeros_conv;
+    recurrent = zeros_recurrent;
+    op(matrix(qkv, kTokens), matrix(z, kTokens), matrix(a, kTokens), matrix(b, kTokens), matrix(out, kTokens), &taps);
+    expect_close(conv_out, dump(stage + "conv_out"), 1e-5, who + ": conv_out");
+    expect_close(q, dump(stage + "q_l2norm"), 1e-5, who + ": q_l2norm");
+    expect_close(k, dump(stage + "k_l2norm"), 1e-5, who + ": k_l2norm");
+    expect_close(g, dump(stage + "g"), 1e-5, who + ": g");
+    expect_close(beta, dump(stage + "beta"), 1e-5, who + ": beta");
+    expect_close(core, dump(stage + "core_out"), 2e-5, who + ": core_out");
+    expect_close(out, dump(stage + "gated_norm"), 1e-4, who + ": gated_norm");
+    expect_close(recurrent, dump(stage + "recurrent_state"), 1e-4, who + ": recurrent_state");
+    const std::vector<float> state = dump(stage + "conv_state");  // [channels, 4]; ours is [4, channels]
+    std::vector<float> transposed(state.size());
+    for (std::size_t c = 0; c < state.size() / 4; ++c) {
+      for (std::size_t j = 0; j < 4; ++j) transposed[j * state.size() / 4 + c] = state[c * 4 + j];
+    }
+    expect_close(conv_state, transposed, 0.0, who + ": conv_state");
+  };
+  check("specification", [&](auto... args) { ops::reference::gdn_mixer(plan, 0, weights, args...); });
+  for (const CpuTier tier : test::supported_tiers()) {
+    cpu::CpuBackend backend({.threads = 2, .tier = tier, .profiler = nullptr});
+    check(std::string(cpu_tier_name(tier)), [&](auto... args) {
+      backend.begin_step(plan, 0);
+      backend.gdn_mixer(0, weights, args...);
+      backend.end_step();
+    });
   }
-  expect_close(conv_state, transposed, 0.0, "conv_state");
 }
 
 TEST_P(mixer_golden, attention_mixer_matches_every_stage) {
@@ -146,14 +160,24 @@ TEST_P(mixer_golden, attention_mixer_matches_every_stage) {
   const auto size = [](int n) { return static_cast<std::size_t>(n); };
   std::vector<float> qn(size(kTokens * m.nh * m.hd)), kn(size(kTokens * m.nkv * m.hd)), qr = qn, kr = kn, gate = qn, out = qn;
   const ops::AttentionTaps taps{qn.data(), kn.data(), qr.data(), kr.data(), gate.data()};
-  ops::reference::attention_mixer(plan, 0, weights, matrix(q_gate, kTokens), matrix(k, kTokens), matrix(v, kTokens),
-                                  cos.data(), sin.data(), matrix(out, kTokens), &taps);
-  expect_close(qn, dump(stage + "q_norm"), 1e-5, "q_norm");
-  expect_close(kn, dump(stage + "k_norm"), 1e-5, "k_norm");
-  expect_close(qr, dump(stage + "q_rope"), 1e-5, "q_rope");
-  expect_close(kr, dump(stage + "k_rope"), 1e-5, "k_rope");
-  expect_close(gate, dump(stage + "gate"), 1e-5, "gate");
-  expect_close(out, dump(stage + "gated"), 1e-5, "gated");
+  const auto check = [&](const std::string& who, const auto& op) {
+    op(matrix(q_gate, kTokens), matrix(k, kTokens), matrix(v, kTokens), cos.data(), sin.data(), matrix(out, kTokens), &taps);
+    expect_close(qn, dump(stage + "q_norm"), 1e-5, who + ": q_norm");
+    expect_close(kn, dump(stage + "k_norm"), 1e-5, who + ": k_norm");
+    expect_close(qr, dump(stage + "q_rope"), 1e-5, who + ": q_rope");
+    expect_close(kr, dump(stage + "k_rope"), 1e-5, who + ": k_rope");
+    expect_close(gate, dump(stage + "gate"), 1e-5, who + ": gate");
+    expect_close(out, dump(stage + "gated"), 1e-5, who + ": gated");
+  };
+  check("specification", [&](auto... args) { ops::reference::attention_mixer(plan, 0, weights, args...); });
+  for (const CpuTier tier : test::supported_tiers()) {
+    cpu::CpuBackend backend({.threads = 2, .tier = tier, .profiler = nullptr});
+    check(std::string(cpu_tier_name(tier)), [&](auto... args) {
+      backend.begin_step(plan, 0);
+      backend.attention_mixer(0, weights, args...);
+      backend.end_step();
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(all, mixer_golden, testing::ValuesIn(kModels),

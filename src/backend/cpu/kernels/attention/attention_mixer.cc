@@ -14,10 +14,11 @@ constexpr int kPage = ops::StateShape::kPageTokens;
 static_assert(kAttentionBlock % kPage == 0);
 // Query vectors (rows times heads of a group) of a chunk: enough to use a block of keys often, few enough that scores and
 // sums stay in the second-level cache.
-constexpr int kChunkVectors = 64;
+constexpr int kChunkVectors = 128;
 // Partial results of the split form, at most: 64 MiB.
 constexpr std::int64_t kMaxSplitFloats = 1 << 24;
-// From this many vectors on, 16-bit keys and values are widened once a page instead of once a tile.
+// From this many vectors on, keys and values go through a page of floats that stays in the cache: widened once instead of
+// once a tile, and read from memory in order (25 % on a prompt of 2000 tokens even for float32 caches).
 constexpr int kUnpackVectors = 9;
 
 KvFormat kv_format(DType type) {
@@ -160,7 +161,7 @@ void AttentionMixer::attend_block(const Step& step, const Chunk& chunk, int kv_h
   const float* q = step.query(kv_head, chunk.first_row);
   float* scores = scratch;
   float* page_floats = scratch + static_cast<std::ptrdiff_t>(kChunkVectors) * kAttentionBlock;
-  const bool unpack = step.padded != step.d || (step.format != KvFormat::f32 && vectors >= kUnpackVectors);
+  const bool unpack = step.padded != step.d || vectors >= kUnpackVectors;
   const auto format = static_cast<int>(unpack ? KvFormat::f32 : step.format);
 
   const auto over_pages = [&](int which, const auto& use) {
