@@ -21,6 +21,19 @@ void for_each_patch(std::int32_t h, std::int32_t w, std::int32_t merge, Visit vi
   }
 }
 
+/// How many values torch.arange(1 / side, 1, 1 / side) has, and value k of them in float32. torch fills whole
+/// pairs of 8-lane vectors from a rounded base and the rest one by one in double, on every CPU alike.
+std::int32_t boundary_count(std::int32_t side) {
+  const double step = 1.0 / side;
+  return static_cast<std::int32_t>(std::ceil((1.0 - step) / step));
+}
+float boundary(std::int32_t k, std::int32_t side) {
+  const double step = 1.0 / side;
+  if (k >= boundary_count(side) / 16 * 16) return static_cast<float>(step + step * k);
+  const auto base = static_cast<float>(step + step * (k / 8 * 8));
+  return static_cast<float>(base + step * (k % 8));
+}
+
 /// The two table rows around a coordinate and their weights.
 struct AxisTaps {
   std::int32_t index[2];
@@ -62,13 +75,23 @@ class FrameGrids {
 
 }  // namespace
 
+std::int32_t nearest_bucket(std::int32_t i, std::int32_t n, std::int32_t side) {
+  // The exact bucket in integers, then to where the rounded boundaries put it (at most one step away).
+  auto bucket = static_cast<std::int32_t>(std::int64_t{i} * side / n);
+  const float coordinate = static_cast<float>(i) / static_cast<float>(n);
+  while (bucket > 0 && coordinate < boundary(bucket - 1, side)) --bucket;
+  while (bucket < boundary_count(side) && coordinate >= boundary(bucket, side)) ++bucket;
+  return bucket;
+}
+
 std::vector<std::int32_t> nearest_position_ids(std::span<const GridHw> tiles, std::int32_t side) {
   std::vector<std::int32_t> ids;
   for (const GridHw& tile : tiles) {
+    std::vector<std::int32_t> columns;
+    for (std::int32_t x = 0; x < tile.w; ++x) columns.push_back(nearest_bucket(x, tile.w, side));
     for (std::int32_t y = 0; y < tile.h; ++y) {
-      for (std::int32_t x = 0; x < tile.w; ++x) {
-        ids.push_back(nearest_bucket(y, tile.h, side) * side + nearest_bucket(x, tile.w, side));
-      }
+      const std::int32_t row = nearest_bucket(y, tile.h, side) * side;
+      for (const std::int32_t column : columns) ids.push_back(row + column);
     }
   }
   return ids;

@@ -21,11 +21,11 @@ struct GridThw {
   std::int32_t w = 0;
 };
 
-/// Bucket of coordinate i of n on a table of `side`: floor(i * side / n), in integers because every float
-/// formula misses ties. 0 <= i < n.
-constexpr std::int32_t nearest_bucket(std::int32_t i, std::int32_t n, std::int32_t side) {
-  return static_cast<std::int32_t>(std::int64_t{i} * side / n);
-}
+/// Bucket of coordinate i of n (0 <= i < n) on a table of `side`, as the reference operator has it:
+/// torch.bucketize of float32 i / n on torch.arange(1 / side, 1, 1 / side). For the real table (side 70) that
+/// is floor(i * side / n) for every n of the kit; on some other sides (19, 23, 25, ...) rounding of the
+/// boundaries moves single coordinates down by one.
+std::int32_t nearest_bucket(std::int32_t i, std::int32_t n, std::int32_t side);
 
 /// MiniCPM-V (SigLIP2): row of the side x side position table for each patch, tiles in raster order one after
 /// the other.

@@ -36,6 +36,32 @@ TEST(positions, nearest_buckets_match_the_reference_operator_for_every_side_and_
   EXPECT_EQ(checked, 3 * 140 * 141 / 2);
 }
 
+TEST(positions, nearest_buckets_follow_the_operator_for_all_pairs_up_to_140) {
+  // Row I05 of the handed cases, with sides on which the operator's float boundaries are not exact.
+  const auto path = golden("layouts/nearest_buckets.json");
+  HEIRLOOM_REQUIRE(path);
+  const auto less = read_json(path);
+  int lower = 0;
+  for (int side = 1; side <= 140; ++side) {
+    const auto sides = less.find(std::to_string(side));
+    for (int n = 1; n <= 140; ++n) {
+      std::vector<int> expected;
+      for (int i = 0; i < n; ++i) expected.push_back(i * side / n);
+      if (sides != less.end() && sides->contains(std::to_string(n))) {
+        for (const std::size_t i : (*sides)[std::to_string(n)]) {
+          --expected[i];
+          ++lower;
+        }
+      }
+      for (int i = 0; i < n; ++i) {
+        ASSERT_EQ(nearest_bucket(i, n, side), expected[static_cast<std::size_t>(i)])
+            << side << " " << n << " " << i;
+      }
+    }
+  }
+  EXPECT_EQ(lower, 1517);
+}
+
 TEST(positions, whole_grids_flatten_to_the_rows_of_the_reference) {
   const auto path = golden("positions/nearest_flat.safetensors");
   HEIRLOOM_REQUIRE(path);

@@ -71,6 +71,24 @@ def main():
                     "pixels_crc32": pixels_crc32(r["pixel_values"]), "text_crc32": zlib.crc32(("<|image_pad|>" * n).encode())})
     Path(__file__).with_name("layouts.json").write_text("[\n" + ",\n".join(json.dumps(e) for e in out) + "\n]\n")
 
+    nearest_buckets()
+
+
+def nearest_buckets():
+    """nearest_buckets.json: where get_vision_nearest_position_ids differs from floor(i * side / n), for every side and n of 1..140:
+    {side: {n: [i, ...]}}; the operator's bucket is one less there (checked here) and equal everywhere else."""
+    from transformers.vision_utils import get_vision_nearest_position_ids
+
+    table = {}
+    for side in range(1, 141):
+        for n in range(1, 141):
+            got = (get_vision_nearest_position_ids(torch.tensor([[n, 1]]), side) // side).tolist()
+            less = [i for i in range(n) if got[i] != i * side // n]
+            assert all(got[i] == i * side // n - 1 for i in less)
+            if less:
+                table.setdefault(side, {})[n] = less
+    Path(__file__).with_name("nearest_buckets.json").write_text(json.dumps(table) + "\n")
+
 
 if __name__ == "__main__":
     main()
