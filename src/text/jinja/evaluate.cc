@@ -17,13 +17,6 @@ int checked_depth(int deepest) {
   return deepest + 1;
 }
 
-bool is_hashable(const Value& key) {
-  if (key.is_dict()) return false;
-  if (!key.is_list()) return true;
-  if (key.list().kind != ListKind::tuple) return false;
-  return std::all_of(key.list().items.begin(), key.list().items.end(), is_hashable);
-}
-
 }  // namespace
 
 void fail_undefined(const Value& value) {

@@ -29,14 +29,21 @@ Value length(In& in, const Value& v, A&) {
   template_fail("object of type '{}' has no len()", v.type_name());
 }
 
-/// "a.b.0": attribute or index by index, as the reference's make_attrgetter.
-Value attribute_path(In& in, Value value, const Value& path) {
-  if (path.as_int()) return in.item(value, path);
+/// "a.b.0": attribute or index by index, as the reference's make_attrgetter; `otherwise` stands for any missing step.
+Value attribute_path(In& in, Value value, const Value& path, const Value* otherwise = nullptr) {
+  const auto step = [&](const Value& name) {
+    value = in.item(value, name);
+    if (otherwise && !otherwise->is_none() && value.is_undefined()) value = *otherwise;
+  };
+  if (path.as_int()) {
+    step(path);
+    return value;
+  }
   if (!path.is_text()) template_fail("an attribute must be a string or an integer, not '{}'", path.type_name());
   for (const Text& part : split(path.text(), ".", -1, false)) {
     const std::string& name = part.str();
     const bool number = !name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == std::string::npos;
-    value = in.item(value, number ? Value(static_cast<std::int64_t>(std::stoll(name))) : Value(part));
+    step(number ? Value(static_cast<std::int64_t>(std::stoll(name))) : Value(part));
   }
   return value;
 }
@@ -186,14 +193,15 @@ Value reverse(In& in, const Value& v, A&) {
   return in.make_list(std::move(values), ListKind::generator);
 }
 
+// map, select and their kin take any false value, None included, as an empty sequence.
 Value map(In& in, const Value& v, A& arguments) {
+  if (!v.truthy()) return in.make_list({}, ListKind::generator);
   std::vector<Value> values = in.iterate(v);
   std::vector<Value> out;
   if (arguments.positional.empty()) {
     const Bound bound("map", arguments, {"attribute", "default"});
     for (const Value& value : values) {
-      Value got = attribute_path(in, value, bound.required(0));
-      out.push_back(got.is_undefined() && bound[1] ? *bound[1] : std::move(got));
+      out.push_back(attribute_path(in, value, bound.required(0), bound[1]));
     }
     return in.make_list(std::move(out), ListKind::generator);
   }
@@ -210,6 +218,7 @@ Value map(In& in, const Value& v, A& arguments) {
 
 template <bool by_attribute, bool wanted>
 Value select(In& in, const Value& v, A& arguments) {
+  if (!v.truthy()) return in.make_list({}, ListKind::generator);
   constexpr std::size_t kSkip = by_attribute ? 1 : 0;
   if (by_attribute && arguments.positional.empty()) template_fail("missing parameter for attribute name");
   std::vector<Value> out;
@@ -261,8 +270,7 @@ Value groupby(In& in, const Value& v, A& arguments) {
   std::vector<Value> values = in.iterate(v);
   std::vector<Value> keys;
   for (const Value& value : values) {
-    Value key = attribute_path(in, value, bound.required(0));
-    if (key.is_undefined() && bound[1]) key = *bound[1];
+    const Value key = attribute_path(in, value, bound.required(0), bound[1]);
     keys.push_back(bound.truthy(2, false) ? key : fold(in, key));
   }
   std::vector<Value> indexes;
@@ -273,8 +281,8 @@ Value groupby(In& in, const Value& v, A& arguments) {
   std::size_t group_first = 0;
   const auto close = [&] {
     if (!group_key) return;
-    const Value shown = attribute_path(in, values[group_first], bound.required(0));
-    out.push_back(in.make_list({shown.is_undefined() && bound[1] ? *bound[1] : shown, in.make_list(std::exchange(group, {}))}, ListKind::tuple));
+    const Value shown = attribute_path(in, values[group_first], bound.required(0), bound[1]);
+    out.push_back(in.make_list({shown, in.make_list(std::exchange(group, {}))}, ListKind::tuple));
   };
   for (const Value& index : sorted(in, indexes, keys, false)) {
     const auto i = static_cast<std::size_t>(*index.as_int());

@@ -30,11 +30,18 @@ Value title(In& in, const Value& v, A&) {
   const Text text = charged(in, v, 4);
   const std::string& s = text.str();
   Text out;
-  bool start = true;
-  for (std::size_t i = 0, size; i < s.size(); i += size) {
-    const char32_t c = decode_valid_utf8(s.data() + i, size);
-    out.append(change_case(text.slice(i, i + size), start ? Case::upper : Case::lower));
-    start = c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || is_python_space(c);
+  for (std::size_t i = 0; i < s.size();) {
+    std::size_t first;
+    decode_valid_utf8(s.data() + i, first);
+    std::size_t end = i;
+    bool separator = false;
+    for (std::size_t size; end < s.size() && !separator; end += size) {
+      const char32_t c = decode_valid_utf8(s.data() + end, size);
+      separator = c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || is_python_space(c);
+    }
+    out.append(change_case(text.slice(i, i + first), Case::upper));
+    out.append(change_case(text.slice(i + first, end), Case::lower));
+    i = end;
   }
   return Value(std::move(out));
 }
@@ -94,6 +101,8 @@ Value force_escape(In& in, const Value& v, A& arguments) {
 
 Value indent(In& in, const Value& v, A& arguments) {
   const Bound bound("indent", arguments, {"width", "first", "blank"});
+  if (v.is_undefined()) fail_undefined(v);
+  if (!v.is_text()) template_fail("indent() needs a string, not '{}'", v.type_name());
   Text by(std::string(4, ' '));
   if (bound[0] && bound[0]->is_text()) {
     by = bound[0]->text();
@@ -141,9 +150,15 @@ Value center(In& in, const Value& v, A& arguments) {
 }
 
 Value word_count(In& in, const Value& v, A&) {
-  const std::vector<Text> words = split(charged(in, v), "", -1, false);
-  in.budget.make_items(words.size());
-  return Value(static_cast<std::int64_t>(words.size()));
+  const Text text = charged(in, v);
+  std::int64_t count = 0;
+  bool inside = false;
+  for (std::size_t i = 0, size; i < text.size(); i += size) {
+    const bool word = is_word(decode_valid_utf8(text.str().data() + i, size));
+    count += word && !inside;
+    inside = word;
+  }
+  return Value(count);
 }
 
 Value truncate(In& in, const Value& v, A& arguments) {

@@ -223,7 +223,9 @@ Text format_percent(Interpreter& in, const Text& format, const Value& values) {
       template_fail("unsupported format character '{}'", spec.type);
     }
   }
-  if (!by_name && next < arguments.size() && !values.is_dict()) template_fail("not all arguments converted during string formatting");
+  // Python forgives unused values that can be subscripted, other than tuples and strings
+  const bool forgiven = values.is_undefined() || values.is_dict() || (values.is_list() && !tuple);
+  if (!by_name && next < arguments.size() && !forgiven) template_fail("not all arguments converted during string formatting");
   return out;
 }
 

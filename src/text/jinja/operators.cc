@@ -38,10 +38,14 @@ Value float_operator(ExprKind kind, double a, double b) {
     case ExprKind::modulo: {
       if (b == 0) template_fail("division by zero");
       if (kind == ExprKind::divide) return Value(a / b);
-      double mod = std::fmod(a, b);  // Python: the result has the sign of the divisor
+      double mod = std::fmod(a, b);  // CPython, float_divmod: the remainder has the sign of the divisor
+      const double quotient = (a - mod) / b - (mod != 0 && (mod < 0) != (b < 0) ? 1 : 0);
+      if (mod == 0) mod = std::copysign(0.0, b);
       if (mod != 0 && (mod < 0) != (b < 0)) mod += b;
       if (kind == ExprKind::modulo) return Value(mod);
-      return Value(std::floor((a - mod) / b + 0.5));
+      if (quotient == 0) return Value(std::copysign(0.0, a / b));
+      const double floored = std::floor(quotient);
+      return Value(quotient - floored > 0.5 ? floored + 1 : floored);
     }
     default: {
       const double power = std::pow(a, b);
@@ -165,6 +169,7 @@ bool contains(Budget& budget, const Value& container, const Value& value) {
   }
   if (container.is_dict()) {
     budget.scan(value.is_text() ? value.text().size() : container.dict().entries.size() * 64);
+    if (!is_hashable(value)) template_fail("unhashable type: '{}'", value.type_name());
     return container.dict().find(value) != nullptr;
   }
   if (container.is_list()) {

@@ -39,6 +39,14 @@ char32_t to_upper(char32_t c) { return static_cast<char32_t>(utf8proc_toupper(st
 char32_t to_lower(char32_t c) { return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))); }
 char32_t to_title(char32_t c) { return static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))); }
 
+bool is_cased(char32_t c) { return to_upper(c) != c || to_lower(c) != c; }
+
+/// A capital sigma at the end of a word has a lower case of its own (Unicode SpecialCasing, Final_Sigma).
+bool is_final_sigma(std::string_view s, std::size_t at, bool after_cased) {
+  std::size_t size;
+  return after_cased && s.substr(at, 2) == "\xCE\xA3" && (at + 2 >= s.size() || !is_cased(decode_valid_utf8(s.data() + at + 2, size)));
+}
+
 }  // namespace
 
 bool is_python_space(char32_t c) noexcept {
@@ -90,6 +98,11 @@ bool is_letter(char32_t c) noexcept {
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
+bool is_word(char32_t c) noexcept {
+  if (c < 0x80) return is_letter(c) || (c >= '0' && c <= '9') || c == '_';
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return is_letter(c) || (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
+}
 bool is_upper(char32_t c) noexcept { return to_lower(c) != c; }
 bool is_lower(char32_t c) noexcept { return to_upper(c) != c; }
 
@@ -97,7 +110,7 @@ Text change_case(const Text& text, Case wanted) {
   Text out;
   const std::string_view s = text.str();
   bool first = true;     // capitalize: the first character of the text
-  bool in_word = false;  // title: the previous character was cased
+  bool in_word = false;  // the previous character was cased
   std::string changed;
   for (std::size_t i = 0, size; i < s.size(); i += size) {
     const char32_t c = decode_valid_utf8(s.data() + i, size);
@@ -105,11 +118,13 @@ Text change_case(const Text& text, Case wanted) {
     changed.clear();
     if (raise && c == 0xDF) {  // the one common letter whose upper case is two
       changed = wanted == Case::upper ? "SS" : "Ss";
+    } else if (!raise && is_final_sigma(s, i, in_word)) {
+      append_utf8(changed, 0x3C2);
     } else {
       append_utf8(changed, !raise ? to_lower(c) : wanted == Case::upper ? to_upper(c) : to_title(c));
     }
     out.append(changed, text.any_tainted(i, i + size));
-    in_word = is_upper(c) || is_lower(c);
+    in_word = is_cased(c);
     first = false;
   }
   return out;
@@ -153,7 +168,7 @@ std::vector<Text> split(const Text& text, std::string_view separator, std::int64
   if (separator.empty()) {
     for (std::size_t at = skip_spaces(s, 0); at < s.size();) {
       if (!may()) {
-        parts.push_back(text.slice(at, python_rstrip(s).size()));
+        parts.push_back(text.slice(at, s.size()));  // trailing blanks stay
         break;
       }
       const std::size_t end = skip_word(s, at);

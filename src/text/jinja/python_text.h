@@ -26,6 +26,7 @@ std::size_t byte_offset(std::string_view text, std::size_t index) noexcept;
 enum class Case { lower, upper, title, capitalize };
 Text change_case(const Text& text, Case wanted);
 bool is_letter(char32_t c) noexcept;
+bool is_word(char32_t c) noexcept;  // \w of Python's regular expressions
 bool is_upper(char32_t c) noexcept;
 bool is_lower(char32_t c) noexcept;
 

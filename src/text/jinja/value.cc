@@ -1,5 +1,6 @@
 #include "text/jinja/value.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -96,7 +97,11 @@ void append_text(Budget& budget, const Value& value, Text& out) {
 }
 
 void append_repr(Budget& budget, const Value& value, Text& out) {
-  if (value.is_text()) return append_quoted(budget, value.text(), out);
+  if (value.is_text()) {
+    if (value.text().markup) out.append("Markup(", false);
+    append_quoted(budget, value.text(), out);
+    return value.text().markup ? out.append(")", false) : void();
+  }
   if (value.is_undefined()) return out.append("Undefined", false);
   append_text(budget, value, out);
 }
@@ -169,6 +174,13 @@ void Dict::set(Value key, Value value) {
   }
   if (const std::string* text = index_key(key)) index_.emplace(*text, entries.size());
   entries.emplace_back(std::move(key), std::move(value));
+}
+
+bool is_hashable(const Value& key) {
+  if (key.is_dict()) return false;
+  if (!key.is_list()) return true;
+  if (key.list().kind != ListKind::tuple) return false;
+  return std::all_of(key.list().items.begin(), key.list().items.end(), is_hashable);
 }
 
 bool equals(Budget& budget, const Value& a, const Value& b) {

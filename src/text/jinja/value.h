@@ -117,6 +117,9 @@ struct Dict {
 
 inline constexpr int kMaxValueDepth = 256;
 
+/// Whether a value can be the key of a dict.
+bool is_hashable(const Value& key);
+
 /// Deep equality and order as Python's == and <; `compare` throws for types without an order.
 bool equals(Budget& budget, const Value& a, const Value& b);
 int compare(Budget& budget, const Value& a, const Value& b);
