@@ -60,7 +60,7 @@ TEST(template_engine, ends_hostile_templates_with_an_error) {
       "{{ 9223372036854775807 + 1 }}",
       "{{ 9 ** 999999999 }}",
       "{{ 'abc'.__class__.__mro__ }}",
-      std::string(100000, '('),
+      "{{ " + std::string(100000, '('),
       "{{ " + std::string(100000, '[') + std::string(100000, ']') + " }}",
       "{{ " + std::string(100000, '-') + "1 }}",
       "{{ x" + std::string(100000, '.') + " }}",

@@ -274,8 +274,10 @@ Value Interpreter::call_macro(const Macro& macro, const ScopePtr& closure, Argum
   }
   std::vector<std::pair<Value, Value>> kwargs;
   Value caller = Undefined{std::make_shared<const std::string>("no caller")};
-  for (const auto& [name, value] : arguments.named) {
-    const auto it = std::find_if(macro.parameters.begin(), macro.parameters.end(), [&](const auto& p) { return p.first == name; });
+  for (const auto& argument : arguments.named) {
+    const auto& [name, value] = argument;
+    const auto it = std::find_if(macro.parameters.begin(), macro.parameters.end(),
+                                 [&argument](const auto& parameter) { return parameter.first == argument.first; });
     if (it != macro.parameters.end()) {
       auto& slot = given[static_cast<std::size_t>(it - macro.parameters.begin())];
       if (slot) template_fail("macro '{}' got multiple values for argument '{}'", macro.name, name);
