@@ -45,9 +45,8 @@ def main():
             prompt = render(template, item)
             ours = subprocess.run([args.heirloom, "run", gguf, "--raw", "-p", prompt, "-n", "96", "--temperature", "0", "--log-level", "error"],
                                   check=True, capture_output=True, text=True).stdout
-            with open(os.path.join(folder, "prompt.txt"), "w") as out:
-                out.write(prompt)
-            theirs = subprocess.run([args.llama, "-m", gguf, "-f", os.path.join(folder, "prompt.txt"), "-n", "96", "--temp", "0", "-no-cnv",
+            # -f would drop the prompt's last newline.
+            theirs = subprocess.run([args.llama, "-m", gguf, "-p", prompt, "--no-escape", "-n", "96", "--temp", "0", "-no-cnv",
                                      "--no-display-prompt", "--no-warmup", "-t", "2"], check=True, capture_output=True, text=True).stdout
             theirs = theirs.replace("[end of text]", "").strip()
             if theirs == ours.strip():
