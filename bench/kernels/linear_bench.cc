@@ -64,16 +64,19 @@ std::vector<std::byte> random_bytes(DType type, std::int64_t rows, std::int64_t 
 
 volatile std::uint64_t g_sink;
 
-double read_bandwidth(ThreadPool& pool, const std::vector<std::uint64_t>& memory) {
+// The fastest plain read that was found: huge pages, four streams of sums, prefetch into L2 as the kernels do.
+double read_bandwidth(ThreadPool& pool, const cpu::PageBuffer& memory) {
   const double start = now();
-  pool.parallel_for(static_cast<std::int64_t>(memory.size()), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+  const auto* words = reinterpret_cast<const std::uint64_t*>(memory.data());
+  pool.parallel_for(static_cast<std::int64_t>(memory.bytes() / 8), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
     std::uint64_t s[8] = {};
     for (std::int64_t i = begin; i + 8 <= end; i += 8) {
-      for (int j = 0; j < 8; ++j) s[j] += memory[static_cast<std::size_t>(i + j)];
+      __builtin_prefetch(words + i + 512, 0, 2);
+      for (int j = 0; j < 8; ++j) s[j] += words[i + j];
     }
     g_sink = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
   });
-  return static_cast<double>(memory.size() * 8) / (now() - start);
+  return static_cast<double>(memory.bytes()) / (now() - start);
 }
 
 double best(std::vector<double> v) { return *std::min_element(v.begin(), v.end()); }
@@ -124,7 +127,8 @@ int main(int argc, char** argv) try {
       made.bytes = made.copies[0]->bytes;
     }
   }
-  std::vector<std::uint64_t> memory((megabytes << 20) / 8, 1);
+  const cpu::PageBuffer memory(megabytes << 20);
+  std::memset(memory.data(), 1, memory.bytes());
   std::vector<double> probes;
   fmt::print("tier {}, {} threads, {} repeats\n", cpu_tier_name(tier), pool.num_threads(), repeat);
   for (Line& line : lines) {

@@ -15,6 +15,7 @@ LinearKernels make_table(CpuTier tier) {
   if (tier >= CpuTier::avx2) avx2::fill_linear_kernels(table);
   if (tier >= CpuTier::avx512) avx512::fill_linear_kernels(table);
   if (tier >= CpuTier::avx512_vnni) avx512_vnni::fill_linear_kernels(table);
+  if (tier >= CpuTier::amx) amx::fill_linear_kernels(table);
   return table;
 }
 

@@ -51,5 +51,8 @@ void fill_linear_kernels(LinearKernels& table);
 namespace avx512_vnni {
 void fill_linear_kernels(LinearKernels& table);
 }
+namespace amx {
+void fill_linear_kernels(LinearKernels& table);
+}
 
 }  // namespace heirloom::cpu
