@@ -15,6 +15,10 @@ file(MAKE_DIRECTORY ${ptx_folder})
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${kernel_folder}/*.cu)
 file(GLOB kernel_headers CONFIGURE_DEPENDS ${kernel_folder}/*.h)
 set(embedded "")
+set(kernel_launcher "")
+if(CCACHE)
+  set(kernel_launcher ${CCACHE})
+endif()
 set(module_list "")
 
 # heirloom_ptx(SOURCE NAME TIER): adds the command that makes ${ptx_folder}/NAME.cc.
@@ -32,7 +36,7 @@ function(heirloom_ptx source name tier)
   set(ptx ${ptx_folder}/${name}.ptx)
   # --cuda-path: an installed toolkit would raise the PTX version above what old drivers read.
   add_custom_command(OUTPUT ${ptx_folder}/${name}.cc
-    COMMAND ${HEIRLOOM_GPU_CLANG} -x cuda --cuda-device-only --cuda-gpu-arch=${arch} -nocudainc -nocudalib
+    COMMAND ${kernel_launcher} ${HEIRLOOM_GPU_CLANG} -x cuda --cuda-device-only --cuda-gpu-arch=${arch} -nocudainc -nocudalib
             --cuda-path=/nonexistent ${features} -std=c++20 -O3 -ffp-contract=off -Wall -Wextra -Wno-pass-failed
             -Wno-unknown-cuda-version -DGPU_TIER=${tier} -I${CMAKE_SOURCE_DIR}/src -S ${source} -o ${ptx}
     COMMAND ${CMAKE_COMMAND} -DPTX=${ptx} -DOUT=${ptx_folder}/${name}.cc -DNAME=${name} -DTIER=${tier}
@@ -69,7 +73,7 @@ foreach(source ${kernel_sources})
   # The emulator compiles a copy of its own: a .cu file has no language unless CMake enables CUDA, and a toolkit.
   foreach(emulated ${tiers})
     set(copy ${ptx_folder}/emulated_${name}_sm${emulated}.cc)
-    file(GENERATE OUTPUT ${copy} CONTENT "#define GPU_EMULATOR 1\n#define GPU_TIER ${emulated}\n#include \"${source}\"\n")
+    file(GENERATE OUTPUT ${copy} CONTENT "#define GPU_EMULATOR 1\n#define GPU_TIER ${emulated}\n#include \"backend/cuda/kernels/${name}.cu\"\n")
     list(APPEND emulator_sources ${copy})
   endforeach()
 endforeach()

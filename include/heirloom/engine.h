@@ -28,6 +28,7 @@ struct EngineOptions {
   std::string cpu_isa;                  // empty = best supported tier
   std::string cuda_arch;                // empty = best; "sm20" forces the floor
   std::string profile;                  // "" or "fermi"
+  std::string gemm;                     // arithmetic of GPU products with many rows: "" = the card's best, f32, bf16
   std::uint64_t vram_bytes = 0;         // 0 = what is free
   int parallel = 1;                     // slots for concurrent requests
   int context_tokens = 0;               // per request; 0 = the model's, bounded by memory

@@ -20,6 +20,7 @@ EngineOptions CommonOptions::engine_options(const std::string& model) const {
   engine.cpu_isa = cpu_isa;
   engine.cuda_arch = cuda_arch;
   engine.profile = profile;
+  engine.gemm = gemm;
   engine.kv_type = kv_type;
   engine.downsample = downsample;
   engine.timings = timings;
@@ -35,6 +36,8 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
       ->check(CLI::Range(0, 1024))->capture_default_str()->group(group);
   command.add_option("--cpu-isa", options.cpu_isa, "force a CPU tier: scalar, ssse3, avx2, avx512, avx512_vnni, amx")->group(group);
   command.add_option("--cuda-arch", options.cuda_arch, "force a GPU kernel tier: sm20, ...")->group(group);
+  command.add_option("--gemm", options.gemm, "arithmetic of GPU matrix products: f32 or bf16; default: the card's best")
+      ->group(group);
   command.add_option("--vram", options.vram, "GPU memory to use at most, e.g. 6GiB")->group(group);
   command.add_option("--profile", options.profile, "fermi: keep to the limits of a 2011 card")
       ->check(CLI::IsMember({"fermi"}))->group(group);

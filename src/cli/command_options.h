@@ -12,7 +12,7 @@
 namespace heirloom::cli {
 
 struct CommonOptions {
-  std::string device = "auto", cpu_isa, cuda_arch, vram, profile, log_level = "info", mmproj, kv_type, downsample;
+  std::string device = "auto", cpu_isa, cuda_arch, gemm, vram, profile, log_level = "info", mmproj, kv_type, downsample;
   int threads = 0;
   bool timings = false;
 

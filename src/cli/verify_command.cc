@@ -26,7 +26,8 @@ Json to_json(const tools::StageResult& stage) {
 }
 
 int run(const VerifyArguments& arguments) {
-  const EngineOptions options = arguments.common.engine_options(arguments.model);
+  EngineOptions options = arguments.common.engine_options(arguments.model);
+  if (options.gemm.empty()) options.gemm = "f32";  // bf16 products round at 2^-9: a bound of 1e-3 is for f32
   const model::ModelFiles files = model::open_model_files(find_model(arguments.model), arguments.common.mmproj);
   const std::unique_ptr<ops::Backend> backend = open_backend(options);
   log::info("heirloom: {}", backend->description());
