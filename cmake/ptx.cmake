@@ -98,3 +98,7 @@ target_include_directories(heirloom_cuda_emulator PUBLIC ${CMAKE_SOURCE_DIR}/src
 # Kernels index with int as GPU code does, and the emulator needs its speed in every preset.
 set_source_files_properties(${emulator_sources} PROPERTIES COMPILE_OPTIONS
   "-O2;-ffp-contract=off;-Wno-conversion;-Wno-sign-conversion;-Wno-shadow;-Wno-unused-function" OBJECT_DEPENDS "${kernel_headers}")
+
+# Measurements on a GPU machine: cmake --build --preset release --target gpu_study.
+add_executable(gpu_study EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/gpu/gpu_study.cc)
+target_link_libraries(gpu_study PRIVATE heirloom_options heirloom_model heirloom_backend_cuda)

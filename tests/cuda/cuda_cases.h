@@ -22,14 +22,22 @@ struct CudaCase {
   const char* arch;
   emulator::Order order;
   bool fuse;
+  bool hardware = false;
 };
 
-/// sm20 in both thread orders, with and without fusion, and the shuffle path of newer tiers.
+/// sm20 in both thread orders, with and without fusion, and the shuffle path of newer tiers; where a GPU is, the same on it.
 inline const std::vector<CudaCase>& cuda_cases() {
-  static const std::vector<CudaCase> cases{{"sm20", "sm20", emulator::Order::ascending, true},
-                                           {"sm20_descending", "sm20", emulator::Order::descending, true},
-                                           {"sm20_unfused", "sm20", emulator::Order::ascending, false},
-                                           {"sm90", "sm90", emulator::Order::ascending, true}};
+  static const std::vector<CudaCase> cases = [] {
+    std::vector<CudaCase> all{{"sm20", "sm20", emulator::Order::ascending, true},
+                              {"sm20_descending", "sm20", emulator::Order::descending, true},
+                              {"sm20_unfused", "sm20", emulator::Order::ascending, false},
+                              {"sm90", "sm90", emulator::Order::ascending, true}};
+    if (cuda::list_devices().front().usable) {
+      all.push_back({"gpu_sm20", "sm20", emulator::Order::ascending, true, true});
+      all.push_back({"gpu_best", "", emulator::Order::ascending, true, true});
+    }
+    return all;
+  }();
   return cases;
 }
 
@@ -38,6 +46,7 @@ inline std::unique_ptr<cuda::CudaBackend> open_emulated(const CudaCase& c, cuda:
   device.arch = c.arch;
   options.fuse = c.fuse;
   options.gemm = cuda::GemmType::f32;
+  if (c.hardware) return std::make_unique<cuda::CudaBackend>(cuda::open_device(device), options);
   return std::make_unique<cuda::CudaBackend>(emulator::open(device, c.order), options);
 }
 
