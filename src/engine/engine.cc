@@ -40,7 +40,6 @@ class LoadedEngine final : public Engine {
     pool_ = std::make_unique<StatePool>(*backend_, model_->state_shape(plan_.kv_type));
     PrefixCache::Options cache_options;
     cache_options.memory_bytes = options_.cache_ram_bytes;
-    cache_options.captures = backend_->captures_states();
     cache_options.token_text = [this](std::int32_t id) { return tokenizer_.piece(id); };
     cache_ = std::make_unique<PrefixCache>(*pool_, std::move(cache_options));
     Scheduler::Options scheduler_options;

@@ -53,7 +53,8 @@ struct Sequence {
   std::shared_ptr<RequestTicket> ticket;
   Job job;
   Sampler sampler;
-  std::optional<SessionState> state;
+  std::optional<SessionState> state;       // absent while waiting and while `from` is being loaded
+  PrefixCache::Start from;
   RequestResult result;
   std::vector<Symbol> symbols;             // of the prompt and the answer
   std::vector<PlannedSnapshot> planned;    // not yet taken, ascending
@@ -64,6 +65,7 @@ struct Sequence {
   Clock::time_point started, decode_started;
   bool done = false;
 
+  bool loading() const { return !state.has_value(); }
   bool prefilling() const { return state->position() < job.prompt.size(); }
 };
 

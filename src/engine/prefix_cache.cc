@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/log.h"
+#include "engine/host_state.h"
 
 namespace heirloom::engine {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 constexpr std::int64_t kSmallestStep = 64;
 constexpr std::int64_t kLargestStep = 4096;
 constexpr double kCopyShare = 0.02;
+constexpr std::int64_t kDiskStep = 512;
 // Without captures a snapshot ends a chunk, and short chunks read all weights for little work: dense only at the start,
 // where short shared prefixes lie, then coarse.
 constexpr std::int64_t kDenseTokens = 256;
@@ -21,7 +23,18 @@ void average(double& value, double sample) { value = value == 0 ? sample : 0.8 *
 }  // namespace
 
 PrefixCache::PrefixCache(StatePool& pool, Options options)
-    : pool_(pool), options_(std::move(options)), store_(pool, options_.memory_bytes) {}
+    : pool_(pool), options_(std::move(options)), store_(pool, options_.memory_bytes) {
+  if (options_.disk_folder.empty()) return;
+  DiskTier::Options disk;
+  disk.folder = options_.disk_folder;
+  disk.budget_bytes = options_.disk_bytes;
+  disk.model = options_.model;
+  disk.shape = pool.shape();
+  disk.max_logits = options_.vocab_size;
+  disk.on_event = options_.on_event;
+  disk_.emplace(std::move(disk));
+  for (const DiskTier::Found& found : disk_->scan()) store_.add_disk(found.symbols, found.copy, found.kind);
+}
 
 void PrefixCache::note_prefill(std::int64_t tokens, double ms) {
   if (tokens > 0) average(prefill_ms_per_token_, ms / static_cast<double>(tokens));
@@ -30,6 +43,7 @@ void PrefixCache::note_prefill(std::int64_t tokens, double ms) {
 void PrefixCache::note_copy(double ms) { average(copy_ms_, ms); }
 
 std::int64_t PrefixCache::block_step(std::int64_t prompt_tokens) const {
+  if (options_.block_step > 0) return options_.block_step;
   std::int64_t step = kSmallestStep;
   // More block snapshots of one prompt than half the budget holds would only evict each other.
   const auto affordable = std::max<std::int64_t>(
@@ -44,13 +58,37 @@ std::int64_t PrefixCache::block_step(std::int64_t prompt_tokens) const {
 PrefixCache::Start PrefixCache::start(const Prompt& prompt) {
   Start start;
   if (!enabled()) return start;
+  poll(false);
   const SnapshotStore::Hit hit = store_.find(prompt.symbols);
-  if (hit.entry != nullptr) start.snapshot = hit.entry->memory;
-  const std::int64_t cached = start.snapshot ? start.snapshot->position : 0;
-  ++(cached > 0 ? hits_ : misses_);
+  if (hit.in_memory != nullptr) start.snapshot = hit.in_memory->memory;
+  std::int64_t cached = start.snapshot ? start.snapshot->position : 0;
+  if (hit.deepest != nullptr && !hit.deepest->memory && worth_loading(*hit.deepest, cached)) {
+    cached = hit.deepest->node->depth;
+    start.loading = disk_->load(PrefixIndex::path(*hit.deepest->node), *hit.deepest->disk);
+  }
   if (hit.known_length > cached && hit.known_length < prompt.size()) start.fork = hit.known_length;
+  ++(cached > 0 ? hits_ : misses_);
   log_start(prompt, hit, cached);
   return start;
+}
+
+PrefixCache::Start PrefixCache::again_after_load(const Prompt& prompt, const Start& start) {
+  const DiskLoad& load = *start.loading;
+  if (!load.state) return this->start(prompt);  // its entry is gone by now: the next best
+  Start loaded;
+  loaded.snapshot = copy_from_host(pool_, *load.state);
+  loaded.fork = start.fork;
+  store_.insert(load.symbols, loaded.snapshot, SnapshotKind::block);
+  return loaded;
+}
+
+/// Reading costs time too: a snapshot in memory that is a few tokens shallower can be the quicker start.
+bool PrefixCache::worth_loading(const CacheEntry& entry, std::int64_t in_memory) const {
+  if (!disk_ || !entry.disk) return false;
+  constexpr double kReadBytesPerMs = 3e5;  // a slow SSD, checksums and decompression
+  const double bytes = static_cast<double>(pool_.state_bytes()) +
+                       static_cast<double>(pool_.page_bytes()) * static_cast<double>(entry.node->depth) / 64;
+  return in_memory == 0 || static_cast<double>(entry.node->depth - in_memory) * prefill_ms_per_token_ > bytes / kReadBytesPerMs;
 }
 
 void PrefixCache::log_start(const Prompt& prompt, const SnapshotStore::Hit& hit, std::int64_t cached) const {
@@ -80,7 +118,7 @@ std::vector<PlannedSnapshot> PrefixCache::plan(const Prompt& prompt, const Start
     if (!added) at->second = std::max(at->second, kind);
   };
   std::int64_t step = block_step(prompt.size());
-  if (!options_.captures) {
+  if (!pool_.backend().captures_states()) {
     for (std::int64_t p = step; p <= kDenseTokens; p += step) place(p, SnapshotKind::block);
     step = std::max(step, kCoarseStep);
   }
@@ -93,8 +131,59 @@ std::vector<PlannedSnapshot> PrefixCache::plan(const Prompt& prompt, const Start
   return planned;
 }
 
+bool PrefixCache::wants(std::span<const Symbol> prefix, bool logits) const {
+  if (!enabled()) return false;
+  const CacheEntry* entry = store_.entry_of(prefix);
+  const bool in_memory = entry != nullptr && entry->memory && (!logits || !entry->memory->logits.empty());
+  const bool on_disk = entry != nullptr && entry->disk && (!logits || entry->disk->has_logits);
+  return (options_.memory_bytes > 0 && !in_memory) || (options_.memory_bytes == 0 && !on_disk);
+}
+
 void PrefixCache::keep(std::span<const Symbol> prefix, const SnapshotRef& snapshot, SnapshotKind kind) {
-  if (enabled()) store_.insert(prefix, snapshot, kind);
+  if (!enabled()) return;
+  store_.insert(prefix, snapshot, kind);
+  write_to_disk(prefix, snapshot, kind);
+}
+
+void PrefixCache::write_to_disk(std::span<const Symbol> prefix, const SnapshotRef& snapshot, SnapshotKind kind) {
+  if (!disk_ || !disk_->accepts_writes()) return;
+  // Pages are shared between files, recurrent states are not: of the many block snapshots every few go to disk.
+  if (kind == SnapshotKind::block && snapshot->position % kDiskStep != 0) return;
+  const CacheEntry* entry = store_.entry_of(prefix);
+  if (entry != nullptr && entry->disk && (entry->disk->has_logits || snapshot->logits.empty())) return;
+  Outgoing outgoing{{prefix.begin(), prefix.end()}, snapshot, kind};
+  if (!pool_.backend().is_host_memory()) {
+    outgoing_.push_back(std::move(outgoing));
+    return;
+  }
+  // The disk thread reads the state where it is. It lets go of it before the pool can end: the tier is destroyed first.
+  auto source = [&pool = pool_, disk = &*disk_, snapshot, keys = disk_->page_keys(prefix)] {
+    return copy_to_host(pool, *snapshot, [&](std::size_t i) { return disk->has_page(keys[i]); });
+  };
+  disk_->write(std::move(outgoing.symbols), std::move(source), kind);
+}
+
+void PrefixCache::send(Outgoing outgoing) {
+  const std::vector<Key128> keys = disk_->page_keys(outgoing.symbols);
+  auto state = std::make_shared<HostState>(
+      copy_to_host(pool_, *outgoing.snapshot, [&](std::size_t i) { return disk_->has_page(keys[i]); }));
+  disk_->write(std::move(outgoing.symbols), [state] { return std::move(*state); }, outgoing.kind);
+}
+
+void PrefixCache::poll(bool idle) {
+  if (!disk_) return;
+  for (const DiskTier::Found& event : disk_->take_events()) {
+    if (event.lost) {
+      store_.drop_disk(event.symbols);
+    } else {
+      store_.add_disk(event.symbols, event.copy, event.kind);
+    }
+  }
+  while (!outgoing_.empty()) {
+    send(std::move(outgoing_.front()));
+    outgoing_.pop_front();
+    if (!idle) break;
+  }
 }
 
 }  // namespace heirloom::engine

@@ -4,11 +4,16 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/disk_tier.h"
 #include "engine/prompt.h"
 #include "engine/snapshot_store.h"
 
@@ -23,24 +28,38 @@ struct PlannedSnapshot {
 class PrefixCache {
  public:
   struct Options {
-    std::uint64_t memory_bytes = 0;                             // 0 = off
-    bool captures = false;                                      // the backend copies states inside a chunk
+    std::uint64_t memory_bytes = 0;                             // 0 = nothing in memory
+    std::filesystem::path disk_folder;                          // empty = nothing on disk
+    std::uint64_t disk_bytes = 0;
+    Key128 model{};                                             // weights, numerics and plan: what disk copies are tied to
+    std::size_t vocab_size = 0;
+    std::int64_t block_step = 0;                                // 0 = from measured costs
     std::function<std::string(std::int32_t)> token_text;        // for the debug lines; may be empty
+    std::function<void()> on_event;                             // poll is worth a call; any thread
   };
   struct Start {
-    SnapshotRef snapshot;       // null: from the beginning
-    std::int64_t fork = 0;      // where the prompt leaves the known paths, if past the snapshot; else 0
+    SnapshotRef snapshot;               // null: from the beginning, or see loading
+    std::shared_ptr<DiskLoad> loading;  // a better one comes from disk: call again_after_load when it is done
+    std::int64_t fork = 0;              // where the prompt leaves the known paths, if past the snapshot; else 0
   };
 
+  /// Reads the index of the disk folder, if there is one.
   PrefixCache(StatePool& pool, Options options);
 
-  bool enabled() const { return options_.memory_bytes > 0; }
+  bool enabled() const { return options_.memory_bytes > 0 || disk_; }
   /// Finds the deepest usable state and logs, at debug level, where the prefix first differed.
   Start start(const Prompt& prompt);
-  /// Positions after `from` at which to leave a snapshot, ascending, the prompt's end last.
+  /// As start, after `start.loading` is done.
+  Start again_after_load(const Prompt& prompt, const Start& start);
+  /// Positions after `start` at which to leave a snapshot, ascending, the prompt's end last.
   std::vector<PlannedSnapshot> plan(const Prompt& prompt, const Start& start) const;
-  bool wants(std::span<const Symbol> prefix, bool logits) const { return enabled() && !store_.holds(prefix, logits); }
+  /// Whether a snapshot of this prefix would add something.
+  bool wants(std::span<const Symbol> prefix, bool logits) const;
   void keep(std::span<const Symbol> prefix, const SnapshotRef& snapshot, SnapshotKind kind);
+
+  /// Small jobs between steps: notes what the disk thread has done, copies one waiting snapshot out of device memory (all
+  /// of them if `idle`).
+  void poll(bool idle);
 
   /// Measured costs, from which the block step follows: a copy may cost 2 % of the prefill between two snapshots.
   void note_prefill(std::int64_t tokens, double ms);
@@ -49,15 +68,27 @@ class PrefixCache {
 
   SnapshotStore& store() { return store_; }
   const SnapshotStore& store() const { return store_; }
+  std::uint64_t disk_bytes() const { return disk_ ? disk_->bytes() : 0; }
   std::uint64_t hits() const { return hits_; }
   std::uint64_t misses() const { return misses_; }
 
  private:
+  struct Outgoing {
+    std::vector<Symbol> symbols;
+    SnapshotRef snapshot;
+    SnapshotKind kind;
+  };
+
   void log_start(const Prompt& prompt, const SnapshotStore::Hit& hit, std::int64_t cached) const;
+  bool worth_loading(const CacheEntry& entry, std::int64_t in_memory) const;
+  void write_to_disk(std::span<const Symbol> prefix, const SnapshotRef& snapshot, SnapshotKind kind);
+  void send(Outgoing outgoing);
 
   StatePool& pool_;
   Options options_;
   SnapshotStore store_;
+  std::optional<DiskTier> disk_;
+  std::deque<Outgoing> outgoing_;  // in device memory, for the disk
   double prefill_ms_per_token_ = 0, copy_ms_ = 0;  // moving averages
   std::uint64_t hits_ = 0, misses_ = 0;
 };

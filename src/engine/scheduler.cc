@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 
 namespace heirloom::engine {
+namespace {
+
+constexpr std::chrono::milliseconds kCancelLatency{20};
+
+}  // namespace
 
 Scheduler::Scheduler(model::Model& model, StatePool& pool, PrefixCache& cache, Options options)
     : model_(model),
@@ -16,6 +22,7 @@ Scheduler::Scheduler(model::Model& model, StatePool& pool, PrefixCache& cache, O
       budget_(options_.largest_chunk),
       features_(options_.feature_bytes) {
   HEIRLOOM_CHECK(options_.slots > 0 && std::has_single_bit(static_cast<std::uint64_t>(options_.largest_chunk)));
+  if (!options_.doorbell) options_.doorbell = std::make_shared<Doorbell>();
   argmax_ids_ = model_.backend().make_buffer(static_cast<std::size_t>(options_.slots) * sizeof(std::int32_t));
   published_.slots_total = counters_.slots_total = options_.slots;
   thread_ = std::thread([this] { run(); });
@@ -26,7 +33,7 @@ Scheduler::~Scheduler() {
     const std::scoped_lock lock(mutex_);
     stopping_ = true;
   }
-  wake_.notify_all();
+  options_.doorbell->ring();
   thread_.join();
 }
 
@@ -38,7 +45,7 @@ std::shared_ptr<RequestHandle> Scheduler::submit(Job job) {
     if (stopping_) heirloom::fail(ErrorKind::cancelled, "the engine is shutting down");
     inbox_.push_back(std::move(sequence));
   }
-  wake_.notify_all();
+  options_.doorbell->ring();
   return ticket;
 }
 
@@ -54,22 +61,32 @@ bool Scheduler::is_end(std::int32_t id) const { return std::ranges::find(options
 void Scheduler::run() {
   for (;;) {
     {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stopping_ || !inbox_.empty() || !active_.empty() || !waiting_.empty(); });
+      const std::scoped_lock lock(mutex_);
       if (stopping_) break;
     }
     take_inbox();
     reap_cancelled();
+    poll_loads();
     admit();
-    if (!active_.empty()) step();
+    const bool idle = std::ranges::all_of(active_, &Sequence::loading);
+    if (!idle) step();
+    cache_.poll(idle);
     std::erase_if(active_, [](const SequencePtr& sequence) { return sequence->done; });
     publish_metrics();
+    if (!idle) continue;
+    if (active_.empty() && waiting_.empty()) {
+      options_.doorbell->wait();
+    } else {
+      options_.doorbell->wait_for(kCancelLatency);  // loads ring, cancellations do not
+    }
   }
   take_inbox();
   for (auto& sequence : active_) finish(*sequence, FinishReason::cancelled);
   for (auto& sequence : waiting_) finish(*sequence, FinishReason::cancelled);
   active_.clear();
   waiting_.clear();
+  cache_.poll(true);
+  publish_metrics();
 }
 
 void Scheduler::take_inbox() {
@@ -118,14 +135,29 @@ void Scheduler::start(Sequence& sequence) {
   sequence.result.prompt_tokens = prompt.size();
   sequence.symbols = prompt.symbols;
   sequence.features.resize(prompt.images.size());
-  PrefixCache::Start from;
   if (sequence.job.embed_only) {
     // The mean needs the hidden state of every token, which snapshots do not keep.
     sequence.hidden_sum.resize(static_cast<std::size_t>(model_.config().text.hidden_size));
   } else {
-    from = cache_.start(prompt);
-    sequence.planned = cache_.plan(prompt, from);
+    sequence.from = cache_.start(prompt);
   }
+  if (!sequence.from.loading) begin(sequence);
+}
+
+void Scheduler::poll_loads() {
+  for (const auto& sequence : active_) {
+    if (sequence->done || !sequence->loading() || !sequence->from.loading->done) continue;
+    guarded(*sequence, [&] {
+      sequence->from = cache_.again_after_load(sequence->job.prompt, sequence->from);
+      if (!sequence->from.loading) begin(*sequence);
+    });
+  }
+  std::erase_if(active_, [](const SequencePtr& sequence) { return sequence->done; });
+}
+
+void Scheduler::begin(Sequence& sequence) {
+  const PrefixCache::Start from = std::exchange(sequence.from, {});
+  if (!sequence.job.embed_only) sequence.planned = cache_.plan(sequence.job.prompt, from);
   if (from.snapshot) {
     sequence.state.emplace(pool_, *from.snapshot);
     sequence.result.cached_tokens = from.snapshot->position;
@@ -163,7 +195,7 @@ std::vector<Scheduler::Part> Scheduler::compose() {
   std::vector<Part> parts;
   std::vector<Sequence*> prefilling;
   for (const auto& sequence : active_) {
-    if (sequence->done) continue;
+    if (sequence->done || sequence->loading()) continue;
     if (sequence->prefilling()) {
       prefilling.push_back(sequence.get());
     } else {
@@ -437,6 +469,7 @@ void Scheduler::finish(Sequence& sequence, FinishReason reason) {
     if (cache_.wants(prefix, false)) cache_.keep(prefix, std::move(*sequence.state).finish(), kind);
   }
   sequence.state.reset();
+  publish_metrics();  // whoever waits for the result sees figures that include it
   try {
     if (job.on_done) job.on_done(result);
   } catch (const std::exception& error) {
@@ -462,10 +495,11 @@ void Scheduler::fail(Sequence& sequence, const std::exception_ptr& error) {
 }
 
 void Scheduler::publish_metrics() {
-  counters_.slots_busy = static_cast<int>(active_.size());
+  counters_.slots_busy = static_cast<int>(std::ranges::count_if(active_, [](const auto& sequence) { return !sequence->done; }));
   counters_.queued = static_cast<int>(waiting_.size());
   counters_.kv_bytes = pool_.bytes_in_use();
   counters_.cache_ram_bytes = cache_.store().bytes();
+  counters_.cache_disk_bytes = cache_.disk_bytes();
   counters_.cache_hits = cache_.hits();
   counters_.cache_misses = cache_.misses();
   counters_.cache_evictions = cache_.store().evictions();

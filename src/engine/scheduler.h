@@ -6,13 +6,13 @@
 // Chunk ends are multiples of the chunk's size, a power of two, from the prompt's start.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "engine/doorbell.h"
 #include "engine/feature_cache.h"
 #include "engine/prefix_cache.h"
 #include "engine/live_sequence.h"
@@ -28,6 +28,7 @@ class Scheduler {
     std::int64_t largest_chunk = 512;            // prefill tokens in a step; a power of two
     std::vector<std::int32_t> end_tokens;
     std::uint64_t feature_bytes = 64ull << 20;   // image features kept for reuse
+    std::shared_ptr<Doorbell> doorbell;          // rung by the cache's disk thread; may be null
   };
 
   /// All arguments must outlive the scheduler, and be used by its thread only.
@@ -53,7 +54,9 @@ class Scheduler {
   void take_inbox();
   void reap_cancelled();
   void admit();
+  void poll_loads();
   void start(Sequence& sequence);
+  void begin(Sequence& sequence);
   void step();
   std::vector<Part> compose();
   std::int64_t chunk_end(const Sequence& sequence, std::int64_t budget) const;
@@ -88,7 +91,6 @@ class Scheduler {
   EngineMetrics counters_;              // engine's thread
 
   mutable std::mutex mutex_;
-  std::condition_variable wake_;
   std::deque<SequencePtr> inbox_;
   EngineMetrics published_;
   bool stopping_ = false;

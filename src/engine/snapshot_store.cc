@@ -34,21 +34,22 @@ SnapshotStore::~SnapshotStore() {
 SnapshotStore::Hit SnapshotStore::find(std::span<const Symbol> symbols) {
   ++lookups_;
   const PrefixIndex::Match match = index_.match(symbols);
-  Hit hit{nullptr, match.length, match.known_next};
+  Hit hit{nullptr, nullptr, match.length, match.known_next};
   const auto size = static_cast<std::int64_t>(symbols.size());
-  for (auto node = match.entries.rbegin(); node != match.entries.rend() && hit.entry == nullptr; ++node) {
+  for (auto node = match.entries.rbegin(); node != match.entries.rend() && hit.in_memory == nullptr; ++node) {
     CacheEntry* entry = (*node)->entry;
-    if ((*node)->depth < size || entry->has_logits()) hit.entry = entry;
+    const bool at_end = (*node)->depth == size;
+    if (hit.deepest == nullptr && (!at_end || entry->has_logits())) hit.deepest = entry;
+    if (entry->memory && (!at_end || !entry->memory->logits.empty())) hit.in_memory = entry;
   }
-  if (hit.entry != nullptr) hit.entry->last_use = lookups_;
+  if (hit.deepest != nullptr) hit.deepest->last_use = lookups_;
   return hit;
 }
 
-bool SnapshotStore::holds(std::span<const Symbol> prefix, bool logits) const {
+CacheEntry* SnapshotStore::find_entry(std::span<const Symbol> prefix) const {
   const PrefixIndex::Match match = index_.match(prefix);
-  if (match.entries.empty() || match.entries.back()->depth != static_cast<std::int64_t>(prefix.size())) return false;
-  const SnapshotRef& memory = match.entries.back()->entry->memory;
-  return memory && (!logits || !memory->logits.empty());
+  if (match.entries.empty() || match.entries.back()->depth != static_cast<std::int64_t>(prefix.size())) return nullptr;
+  return match.entries.back()->entry;
 }
 
 CacheEntry& SnapshotStore::entry_at(PrefixIndex::Node& node, SnapshotKind kind) {
@@ -175,11 +176,10 @@ void SnapshotStore::add_disk(std::span<const Symbol> prefix, DiskCopy copy, Snap
 }
 
 void SnapshotStore::drop_disk(std::span<const Symbol> prefix) {
-  const PrefixIndex::Match match = index_.match(prefix);
-  if (match.entries.empty() || match.entries.back()->depth != static_cast<std::int64_t>(prefix.size())) return;
-  CacheEntry& entry = *match.entries.back()->entry;
-  entry.disk.reset();
-  if (!entry.memory) forget(entry);
+  CacheEntry* entry = find_entry(prefix);
+  if (entry == nullptr) return;
+  entry->disk.reset();
+  if (!entry->memory) forget(*entry);
 }
 
 std::uint64_t SnapshotStore::bytes() const {

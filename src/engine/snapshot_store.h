@@ -46,7 +46,8 @@ struct CacheEntry {
 class SnapshotStore {
  public:
   struct Hit {
-    CacheEntry* entry = nullptr;       // deepest usable one; null = nothing
+    CacheEntry* deepest = nullptr;     // usable, in memory or on disk; null = nothing
+    CacheEntry* in_memory = nullptr;   // the deepest usable one in memory
     std::int64_t known_length = 0;     // symbols shared with some known path
     std::optional<Symbol> known_next;  // what that path has there
   };
@@ -58,8 +59,8 @@ class SnapshotStore {
 
   /// The deepest state below the prompt's end, or at its end if its logits were kept. Counts as a use.
   Hit find(std::span<const Symbol> symbols);
-  /// True if a snapshot of this prefix would add nothing: it is in memory (with logits, if `logits`).
-  bool holds(std::span<const Symbol> prefix, bool logits) const;
+  /// The entry at exactly this prefix, or null.
+  const CacheEntry* entry_of(std::span<const Symbol> prefix) const { return find_entry(prefix); }
   /// Keeps a snapshot if the budget allows after evicting what is worth less. Returns the entry, or null if refused.
   CacheEntry* insert(std::span<const Symbol> prefix, const SnapshotRef& snapshot, SnapshotKind kind);
   /// Notes that a snapshot of this prefix is on disk.
@@ -74,6 +75,7 @@ class SnapshotStore {
   const PrefixIndex& index() const { return index_; }
 
  private:
+  CacheEntry* find_entry(std::span<const Symbol> prefix) const;
   CacheEntry& entry_at(PrefixIndex::Node& node, SnapshotKind kind);
   static const CacheEntry* ancestor_in_memory(const PrefixIndex::Node& node);
   static const CacheEntry* descendant_in_memory(const PrefixIndex::Node& node);

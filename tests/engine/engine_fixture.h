@@ -54,6 +54,9 @@ struct EngineFixture {
     std::int64_t chunk = 512;
     bool captures = true;
     int vocab = 97;
+    std::filesystem::path disk_folder;
+    std::uint64_t disk_bytes = 64 << 20;
+    engine::Key128 model_key{};
   };
 
   EngineFixture() : EngineFixture(Options()) {}
@@ -62,12 +65,18 @@ struct EngineFixture {
     pool = std::make_unique<engine::StatePool>(backend, model.state_shape(DType::f32));
     engine::PrefixCache::Options cache_options;
     cache_options.memory_bytes = options.cache_bytes;
-    cache_options.captures = options.captures;
+    cache_options.block_step = 64;
+    cache_options.disk_folder = options.disk_folder;
+    cache_options.disk_bytes = options.disk_bytes;
+    cache_options.model = options.model_key;
+    cache_options.vocab_size = static_cast<std::size_t>(options.vocab);
+    cache_options.on_event = [bell = doorbell] { bell->ring(); };
     cache = std::make_unique<engine::PrefixCache>(*pool, cache_options);
     engine::Scheduler::Options scheduler_options;
     scheduler_options.slots = options.slots;
     scheduler_options.largest_chunk = options.chunk;
     scheduler_options.end_tokens = {kEndToken};
+    scheduler_options.doorbell = doorbell;
     scheduler = std::make_unique<engine::Scheduler>(model, *pool, *cache, scheduler_options);
   }
 
@@ -84,6 +93,7 @@ struct EngineFixture {
   std::shared_ptr<RequestHandle> submit(engine::Job job) { return scheduler->submit(std::move(job)); }
   RequestResult run(engine::Job job) { return submit(std::move(job))->wait(); }
 
+  std::shared_ptr<engine::Doorbell> doorbell = std::make_shared<engine::Doorbell>();
   FakeBackend backend;
   FakeModel model;
   std::unique_ptr<engine::StatePool> pool;
