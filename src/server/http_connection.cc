@@ -1,0 +1,595 @@
+#include "server/http_connection.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/buffers_to_string.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/status.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <cctype>
+#include <deque>
+#include <mutex>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace heirloom::server {
+namespace net = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using tcp = net::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr std::size_t kReadPiece = 64 << 10;
+// What a client may send ahead (pipelined) while its answer is made; beyond it the socket is not read, so TCP holds it back.
+constexpr std::size_t kAheadLimit = 64 << 10;
+// A refused body is read and thrown away for a while, because closing with unread bytes makes TCP discard our answer.
+constexpr auto kLingerTime = std::chrono::seconds(5);
+// Slowest body that is tolerated as a whole; a stalled one ends earlier, after limits.stall.
+constexpr std::uint64_t kMinBodyBytesPerSecond = 16 << 10;
+
+std::string status_line_and_headers(int status, const Headers& headers, unsigned version) {
+  const auto reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
+  std::string out = fmt::format("HTTP/1.{} {} {}\r\n", version % 10, status, std::string_view(reason.data(), reason.size()));
+  for (const auto& [name, value] : headers) {
+    out += name;
+    out += ": ";
+    for (const char c : value) {
+      if (c != '\r' && c != '\n') out += c;  // a value can never start a header of its own
+    }
+    out += "\r\n";
+  }
+  return out;
+}
+
+class ConnectionImpl;
+
+/// The responder of one request. The connection only knows it weakly: a handler that drops it without an answer makes the
+/// destructor send a 500, so no client waits for ever.
+class Exchange final : public HttpResponder, public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(std::shared_ptr<ConnectionImpl> connection, std::uint64_t serial)
+      : connection_(std::move(connection)), serial_(serial) {}
+  ~Exchange() override;
+
+  void respond(HttpResponse response) override;
+  void begin_stream(int status, Headers headers) override;
+  bool write(std::string piece) override;
+  void end_stream() override;
+  void on_disconnect(std::function<void()> callback) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!gone_) {
+        callback_ = std::move(callback);
+        return;
+      }
+    }
+    callback();
+  }
+
+  void disconnected() {
+    std::function<void()> callback;
+    {
+      const std::lock_guard lock(mutex_);
+      gone_ = true;
+      callback.swap(callback_);
+    }
+    if (callback) callback();
+  }
+
+  void completed() {
+    const std::lock_guard lock(mutex_);
+    callback_ = nullptr;  // breaks the cycle request -> responder -> request
+  }
+
+ private:
+  std::shared_ptr<ConnectionImpl> connection_;
+  std::uint64_t serial_;
+  std::atomic<bool> answered_{false};
+  std::atomic<bool> streaming_{false};
+  std::atomic<bool> ended_{false};
+  std::mutex mutex_;
+  bool gone_ = false;
+  std::function<void()> callback_;
+};
+
+class ConnectionImpl final : public Connection, public std::enable_shared_from_this<ConnectionImpl> {
+ public:
+  ConnectionImpl(tcp::socket socket, TransportState& state, std::shared_ptr<ConnectionOwner> owner)
+      : socket_(std::move(socket)),
+        state_(state),
+        owner_(std::move(owner)),
+        read_timer_(socket_.get_executor()),
+        write_timer_(socket_.get_executor()) {
+    error_code ignored;
+    const auto peer = socket_.remote_endpoint(ignored);
+    if (!ignored) peer_ = peer.address().to_string();
+    socket_.set_option(tcp::no_delay(true), ignored);
+    socket_.set_option(net::socket_base::keep_alive(true), ignored);
+    // A peer that vanished without a word (cable, power): give up on unacknowledged data after the stall time.
+    const int timeout_ms = static_cast<int>(state_.limits.stall.count());
+    setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
+  }
+
+  void start() override {
+    net::post(socket_.get_executor(), [self = shared_from_this()] { self->wait_for_request(true); });
+  }
+
+  void refuse_connection() override {
+    net::post(socket_.get_executor(), [self = shared_from_this()] {
+      self->keep_alive_ = false;
+      self->version_ = 11;
+      self->send_response(self->state_.handler->refusal({}, 503, "too many connections; try again later"), true);
+    });
+  }
+
+  void close_when_idle() override {
+    net::post(socket_.get_executor(), [self = shared_from_this()] {
+      self->draining_ = true;
+      if (self->phase_ == Phase::idle) self->close();
+    });
+  }
+
+  void abort() override {
+    net::post(socket_.get_executor(), [self = shared_from_this()] { self->close(); });
+  }
+
+  // Called by Exchange, on any thread.
+  void post_response(std::uint64_t serial, HttpResponse response) {
+    net::post(socket_.get_executor(), [self = shared_from_this(), serial, response = std::move(response)]() mutable {
+      if (self->current(serial)) self->send_response(std::move(response), false);
+    });
+  }
+  void post_begin(std::uint64_t serial, int status, Headers headers) {
+    net::post(socket_.get_executor(), [self = shared_from_this(), serial, status, headers = std::move(headers)]() mutable {
+      if (self->current(serial)) self->send_stream_head(status, std::move(headers));
+    });
+  }
+  bool post_piece(std::uint64_t serial, std::string piece) {
+    if (closed_.load(std::memory_order_relaxed)) return false;
+    const std::uint64_t queued = queued_bytes_.fetch_add(piece.size()) + piece.size();
+    const bool overflow = queued > state_.limits.queue_bytes;
+    net::post(socket_.get_executor(), [self = shared_from_this(), serial, overflow, piece = std::move(piece)]() mutable {
+      const std::size_t size = piece.size();
+      if (!self->current(serial)) {
+        self->queued_bytes_.fetch_sub(size);
+        return;
+      }
+      if (overflow) {
+        self->queued_bytes_.fetch_sub(size);
+        self->state_.slow_readers.fetch_add(1);
+        self->close();
+        return;
+      }
+      self->queue_piece(std::move(piece));
+    });
+    return !overflow;
+  }
+  void post_end(std::uint64_t serial) {
+    net::post(socket_.get_executor(), [self = shared_from_this(), serial] {
+      if (self->current(serial)) self->end_stream();
+    });
+  }
+  void post_abandoned(std::uint64_t serial) {
+    net::post(socket_.get_executor(), [self = shared_from_this(), serial] {
+      if (!self->current(serial)) return;
+      if (self->streaming_) {
+        self->close();
+      } else {
+        self->send_response(self->state_.handler->refusal({}, 500, "internal error: the request was dropped"), false);
+      }
+    });
+  }
+
+ private:
+  enum class Phase { idle, head, body, handling, closing };
+
+  bool current(std::uint64_t serial) const {
+    return phase_ == Phase::handling && serial == serial_ && !finishing_ && !closed_.load();
+  }
+
+  // ---- timers -------------------------------------------------------------------------------------------------------
+
+  void arm(net::steady_timer& timer, std::chrono::steady_clock::duration time) {
+    timer.expires_after(time);
+    timer.async_wait([weak = weak_from_this(), &timer](error_code error) {
+      const auto self = weak.lock();
+      if (error || !self || timer.expiry() > std::chrono::steady_clock::now()) return;
+      if (self->phase_ != Phase::idle) self->state_.timeouts.fetch_add(1);
+      self->close();
+    });
+  }
+  static void disarm(net::steady_timer& timer) {
+    timer.expires_at(std::chrono::steady_clock::time_point::max());
+  }
+
+  // ---- reading ------------------------------------------------------------------------------------------------------
+
+  void wait_for_request(bool first) {
+    if (closed_.load()) return;
+    phase_ = Phase::idle;
+    if (draining_) return close();
+    if (buffer_.size() > 0) return read_head();
+    arm(read_timer_, first ? state_.limits.stall : state_.limits.idle);
+    watch();
+  }
+
+  /// Keeps one read pending while nothing is expected but the client's next request or its departure.
+  void watch() {
+    if (watching_ || closed_.load() || buffer_.size() >= kAheadLimit) return;
+    watching_ = true;
+    socket_.async_read_some(buffer_.prepare(kReadPiece), [self = shared_from_this()](error_code error, std::size_t bytes) {
+      self->watching_ = false;
+      if (error) {
+        // End of input counts as gone even if the peer only half-closed: that is how a proxy passes on that its client left.
+        if (self->phase_ == Phase::handling && !self->closed_.load()) self->state_.disconnects.fetch_add(1);
+        return self->close();
+      }
+      self->buffer_.commit(bytes);
+      if (self->phase_ == Phase::idle) return self->read_head();
+      if (self->phase_ == Phase::handling) self->watch();
+    });
+  }
+
+  void read_head() {
+    phase_ = Phase::head;
+    arm(read_timer_, state_.limits.stall);
+    parser_.emplace();
+    parser_->header_limit(static_cast<std::uint32_t>(state_.limits.header_bytes));
+    parser_->body_limit(boost::none);  // the body is checked against our limits, which know more
+    http::async_read_header(socket_, buffer_, *parser_, [self = shared_from_this()](error_code error, std::size_t) {
+      if (error) return self->head_failed(error);
+      self->head_done();
+    });
+  }
+
+  void head_failed(error_code error) {
+    if (error == http::error::header_limit) {
+      return refuse(431, fmt::format("request headers are larger than {} bytes", state_.limits.header_bytes));
+    }
+    if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+        error != http::error::end_of_stream && error != http::error::partial_message) {
+      return refuse(400, fmt::format("malformed HTTP request: {}", error.message()));
+    }
+    close();
+  }
+
+  void head_done() {
+    const auto& message = parser_->get();
+    request_ = HttpRequest{};
+    request_.id = state_.next_id.fetch_add(1);
+    request_.peer = peer_;
+    request_.method.assign(message.method_string().data(), message.method_string().size());
+    const std::string_view target(message.target().data(), message.target().size());
+    const auto question = target.find('?');
+    request_.path = target.substr(0, question);
+    if (question != std::string_view::npos) request_.query = target.substr(question + 1);
+    for (const auto& field : message) {
+      std::string name(field.name_string().data(), field.name_string().size());
+      std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+      request_.headers.emplace_back(std::move(name), std::string(field.value().data(), field.value().size()));
+    }
+    version_ = message.version();
+    keep_alive_ = message.keep_alive();
+    head_only_ = message.method() == http::verb::head;
+
+    if (auto early = state_.handler->precheck(request_)) return refuse(std::move(*early));
+    if (parser_->is_done()) return dispatch();
+    if (const auto length = parser_->content_length_remaining()) {
+      if (*length > state_.limits.body_bytes) return refuse_body();
+      if (!reserve_body(*length)) return refuse(503, "the server is receiving too many large requests; try again later");
+    }
+    if (beast::iequals(message[http::field::expect], "100-continue")) {
+      static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+      arm(write_timer_, state_.limits.stall);
+      net::async_write(socket_, net::buffer(kContinue.data(), kContinue.size()),
+                       [self = shared_from_this()](error_code error, std::size_t) {
+                         disarm(self->write_timer_);
+                         if (error) return self->close();
+                         self->start_body();
+                       });
+      return;
+    }
+    start_body();
+  }
+
+  void start_body() {
+    phase_ = Phase::body;
+    body_started_ = std::chrono::steady_clock::now();
+    read_body();
+  }
+
+  void read_body() {
+    arm(read_timer_, state_.limits.stall);
+    http::async_read_some(socket_, buffer_, *parser_, [self = shared_from_this()](error_code error, std::size_t) {
+      if (self->closed_.load()) return;
+      if (error == http::error::need_buffer) error = {};
+      if (error) {
+        const bool malformed = error.category() == http::make_error_code(http::error::bad_chunk).category() &&
+                               error != http::error::end_of_stream && error != http::error::partial_message;
+        if (malformed) return self->refuse(400, fmt::format("malformed HTTP body: {}", error.message()));
+        return self->close();
+      }
+      const std::uint64_t size = self->parser_->get().body().size();
+      if (size > self->state_.limits.body_bytes) return self->refuse_body();
+      if (size > self->reserved_ && !self->reserve_body(size - self->reserved_)) {
+        return self->refuse(503, "the server is receiving too many large requests; try again later");
+      }
+      if (self->parser_->is_done()) return self->dispatch();
+      const auto allowed = self->state_.limits.stall + std::chrono::seconds(size / kMinBodyBytesPerSecond);
+      if (std::chrono::steady_clock::now() - self->body_started_ > allowed) {
+        self->state_.timeouts.fetch_add(1);
+        return self->close();
+      }
+      self->read_body();
+    });
+  }
+
+  bool reserve_body(std::uint64_t bytes) {
+    if (state_.body_bytes.fetch_add(bytes) + bytes > state_.limits.all_bodies_bytes) {
+      state_.body_bytes.fetch_sub(bytes);
+      return false;
+    }
+    reserved_ += bytes;
+    return true;
+  }
+
+  void release_body() {
+    state_.body_bytes.fetch_sub(reserved_);
+    reserved_ = 0;
+  }
+
+  void dispatch() {
+    request_.body = std::move(parser_->get().body());
+    parser_.reset();
+    release_body();
+    disarm(read_timer_);
+    phase_ = Phase::handling;
+    finishing_ = false;
+    streaming_ = false;
+    ++serial_;
+    state_.active.fetch_add(1);
+    counted_active_ = true;
+    auto exchange = std::make_shared<Exchange>(shared_from_this(), serial_);
+    exchange_ = exchange;
+    watch();
+    state_.handler->handle(std::move(request_), std::move(exchange));
+  }
+
+  // ---- refusing -----------------------------------------------------------------------------------------------------
+
+  void refuse_body() {
+    refuse(413, fmt::format("request body is larger than {} bytes", state_.limits.body_bytes));
+  }
+  void refuse(int status, const std::string& message) { refuse(state_.handler->refusal(request_, status, message)); }
+
+  /// Answers without having read the body. Keeps the connection only if there is no body.
+  void refuse(HttpResponse response) {
+    release_body();
+    const bool complete = parser_ && parser_->is_header_done() && parser_->is_done();
+    if (!complete) keep_alive_ = false;
+    disarm(read_timer_);
+    phase_ = Phase::handling;
+    finishing_ = false;
+    streaming_ = false;
+    ++serial_;
+    send_response(std::move(response), !complete);
+  }
+
+  // ---- writing ------------------------------------------------------------------------------------------------------
+
+  void send_response(HttpResponse response, bool linger) {
+    linger_ = linger;
+    const bool bodyless = response.status == 204 || response.status == 304;
+    if (!bodyless) response.headers.emplace_back("Content-Length", std::to_string(response.body.size()));
+    add_connection_header(response.headers);
+    std::string head = status_line_and_headers(response.status, response.headers, version_) + "\r\n";
+    queue_bytes(std::move(head));
+    if (!head_only_ && !bodyless && !response.body.empty()) queue_bytes(std::move(response.body));
+    finishing_ = true;
+    pump();
+  }
+
+  void send_stream_head(int status, Headers headers) {
+    streaming_ = true;
+    chunked_ = version_ >= 11;
+    if (chunked_) {
+      headers.emplace_back("Transfer-Encoding", "chunked");
+    } else {
+      keep_alive_ = false;
+    }
+    add_connection_header(headers);
+    queue_bytes(status_line_and_headers(status, headers, version_) + "\r\n");
+    pump();
+  }
+
+  void add_connection_header(Headers& headers) const {
+    if (!keep_alive_ || draining_) {
+      headers.emplace_back("Connection", "close");
+    } else if (version_ == 10) {
+      headers.emplace_back("Connection", "keep-alive");
+    }
+  }
+
+  /// A piece whose size is already counted in queued_bytes_.
+  void queue_piece(std::string piece) {
+    if (piece.empty() || head_only_) {
+      queued_bytes_.fetch_sub(piece.size());
+      return;
+    }
+    if (chunked_) {
+      std::string framed = fmt::format("{:x}\r\n", piece.size());
+      framed += piece;
+      framed += "\r\n";
+      queued_bytes_.fetch_add(framed.size() - piece.size());
+      piece = std::move(framed);
+    }
+    out_.push_back(std::move(piece));
+    pump();
+  }
+
+  void queue_bytes(std::string bytes) {
+    queued_bytes_.fetch_add(bytes.size());
+    out_.push_back(std::move(bytes));
+  }
+
+  void end_stream() {
+    if (chunked_ && !head_only_) queue_bytes("0\r\n\r\n");
+    finishing_ = true;
+    pump();
+  }
+
+  /// Writes what is queued; each call of the socket takes everything that has piled up since the last.
+  void pump() {
+    if (writing_ || closed_.load()) return;
+    if (out_.empty()) {
+      if (finishing_) response_done();
+      return;
+    }
+    writing_ = true;
+    writing_pieces_.clear();
+    for (std::size_t i = 0; i < out_.size() && i < 64; ++i) writing_pieces_.push_back(net::buffer(out_[i]));
+    if (offset_ > 0) writing_pieces_[0] += offset_;
+    arm(write_timer_, state_.limits.stall);
+    socket_.async_write_some(writing_pieces_, [self = shared_from_this()](error_code error, std::size_t bytes) {
+      self->writing_ = false;
+      disarm(self->write_timer_);
+      if (error) {
+        if (!self->closed_.load() && self->phase_ == Phase::handling) self->state_.disconnects.fetch_add(1);
+        return self->close();
+      }
+      self->queued_bytes_.fetch_sub(bytes);
+      bytes += self->offset_;
+      self->offset_ = 0;
+      while (!self->out_.empty() && bytes >= self->out_.front().size()) {
+        bytes -= self->out_.front().size();
+        self->out_.pop_front();
+      }
+      self->offset_ = bytes;
+      self->pump();
+    });
+  }
+
+  void response_done() {
+    if (const auto exchange = exchange_.lock()) exchange->completed();
+    exchange_.reset();
+    count_inactive();
+    finishing_ = false;
+    if (linger_) return linger();
+    if (!keep_alive_ || draining_) return close();
+    parser_.reset();
+    wait_for_request(false);
+  }
+
+  void linger() {
+    phase_ = Phase::closing;
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    arm(read_timer_, kLingerTime);
+    discard();
+  }
+
+  void discard() {
+    socket_.async_read_some(net::buffer(discard_), [self = shared_from_this()](error_code error, std::size_t) {
+      if (error) return self->close();
+      self->discard();
+    });
+  }
+
+  void count_inactive() {
+    if (!counted_active_) return;
+    counted_active_ = false;
+    state_.active.fetch_sub(1);
+    owner_->response_finished();
+  }
+
+  void close() {
+    if (closed_.exchange(true)) return;
+    phase_ = Phase::closing;
+    const auto exchange = exchange_.lock();
+    exchange_.reset();
+    release_body();
+    read_timer_.cancel();
+    write_timer_.cancel();
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_both, ignored);
+    socket_.close(ignored);
+    count_inactive();
+    if (exchange) exchange->disconnected();
+    owner_->connection_closed(shared_from_this());
+  }
+
+  tcp::socket socket_;
+  TransportState& state_;
+  std::shared_ptr<ConnectionOwner> owner_;  // keeps state_ alive
+  std::string peer_;
+  net::steady_timer read_timer_;
+  net::steady_timer write_timer_;
+  beast::flat_buffer buffer_{kAheadLimit + kReadPiece};
+  std::optional<http::request_parser<http::string_body>> parser_;
+  HttpRequest request_;
+  std::weak_ptr<Exchange> exchange_;
+
+  Phase phase_ = Phase::idle;
+  std::uint64_t serial_ = 0;  // of the request being answered
+  unsigned version_ = 11;
+  bool keep_alive_ = true;
+  bool head_only_ = false;
+  bool draining_ = false;    // the server is stopping
+  bool watching_ = false;    // a read is pending outside the parser
+  bool streaming_ = false;
+  bool chunked_ = false;
+  bool finishing_ = false;   // the whole response is queued
+  bool linger_ = false;
+  bool counted_active_ = false;
+  std::uint64_t reserved_ = 0;  // of state_.body_bytes
+  std::chrono::steady_clock::time_point body_started_;
+
+  std::deque<std::string> out_;
+  std::size_t offset_ = 0;  // already written bytes of out_.front()
+  bool writing_ = false;
+  std::vector<net::const_buffer> writing_pieces_;
+  std::atomic<std::uint64_t> queued_bytes_{0};
+  std::atomic<bool> closed_{false};
+  std::array<char, 16 << 10> discard_;
+};
+
+Exchange::~Exchange() {
+  if (!answered_.load() || (streaming_.load() && !ended_.load())) connection_->post_abandoned(serial_);
+}
+
+void Exchange::respond(HttpResponse response) {
+  if (!answered_.exchange(true)) connection_->post_response(serial_, std::move(response));
+}
+
+void Exchange::begin_stream(int status, Headers headers) {
+  if (answered_.exchange(true)) return;
+  streaming_.store(true);
+  connection_->post_begin(serial_, status, std::move(headers));
+}
+
+bool Exchange::write(std::string piece) { return connection_->post_piece(serial_, std::move(piece)); }
+
+void Exchange::end_stream() {
+  if (!ended_.exchange(true)) connection_->post_end(serial_);
+}
+
+}  // namespace
+
+std::shared_ptr<Connection> make_connection(tcp::socket socket, TransportState& state, std::shared_ptr<ConnectionOwner> owner) {
+  return std::make_shared<ConnectionImpl>(std::move(socket), state, std::move(owner));
+}
+
+}  // namespace heirloom::server

@@ -1,0 +1,72 @@
+// Real clients, unmodified, in Python and in a browser (scripts/make_client_venv.sh); skipped where they are not installed.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "server/test_server.h"
+
+namespace heirloom::test {
+namespace {
+
+std::filesystem::path client_python() {
+  const auto from = [](const char* name) -> std::filesystem::path {
+    const char* value = std::getenv(name);
+    return value != nullptr && *value != '\0' ? value : "";
+  };
+  std::filesystem::path deps = from("HEIRLOOM_DEPS_DIR");
+  if (deps.empty() && !from("XDG_CACHE_HOME").empty()) deps = from("XDG_CACHE_HOME") / "heirloom";
+  if (deps.empty()) deps = from("HOME") / ".cache" / "heirloom";
+  const auto python = deps / "clients" / "bin" / "python";
+  return std::filesystem::exists(python) ? python : std::filesystem::path();
+}
+
+/// A model that does what the checks ask it for.
+FakeAnswer obliging(const Request& request) {
+  FakeAnswer answer;
+  answer.text = "Hello there, how are you today?";
+  const Json& last = request.messages.is_array() ? request.messages.back() : request.messages;
+  if (last.is_object() && last.at("content") == "long") answer.endless = true;
+  if (request.tools.is_array() && last.at("role") != "tool") {
+    answer.text = "<tool_call>\n<function=add>\n<parameter=a>\n2\n</parameter>\n<parameter=b>\n3\n</parameter>\n</function>\n</tool_call>";
+  } else if (request.constraint) {
+    answer.text = request.messages.dump().find("ball") != std::string::npos ? R"({"color": "red", "sure": true})" : R"({"color": "blue", "count": 3})";
+  } else if (!request.images.empty()) {
+    answer.text = "It is **red**.\n\n```python\nprint('red')\n```\n\n| color | count |\n|---|---|\n| red | 1 |";
+  }
+  answer.token_delay = std::chrono::milliseconds(1);
+  return answer;
+}
+
+class clients : public testing::TestWithParam<const char*> {};
+
+TEST_P(clients, work_unmodified) {
+  const auto python = client_python();
+  if (python.empty()) GTEST_SKIP() << "the client environment is not installed (scripts/make_client_venv.sh)";
+  TestServer server;
+  server.engine.script = obliging;
+  const std::string command = python.string() + " " + HEIRLOOM_SOURCE_DIR "/tests/server/clients/client_checks.py http://127.0.0.1:" +
+                              std::to_string(server.port()) + " " + GetParam() + " >&2";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(python, clients,
+                         testing::Values("openai_chat openai_stream openai_legacy openai_errors", "openai_tools openai_parse schema_50",
+                                         "openai_images openai_embeddings openai_responses", "anthropic_messages", "litellm_chat", "langchain_chat"),
+                         [](const auto& tested) {
+                           const std::string name = tested.param;
+                           return name.substr(0, name.find(' '));
+                         });
+
+TEST(page, works_in_a_browser) {
+  const auto python = client_python();
+  if (python.empty() || !std::filesystem::exists("/usr/bin/chromium")) GTEST_SKIP() << "the client environment or chromium is not installed";
+  TestServer server;
+  server.engine.script = obliging;
+  const std::string command = python.string() + " " + HEIRLOOM_SOURCE_DIR "/tests/server/clients/browser_checks.py http://127.0.0.1:" +
+                              std::to_string(server.port()) + " " + HEIRLOOM_BINARY_DIR + "/screenshots >&2";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace heirloom::test
