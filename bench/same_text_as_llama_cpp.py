@@ -45,9 +45,13 @@ def main():
             prompt = render(template, item)
             ours = subprocess.run([args.heirloom, "run", gguf, "--raw", "-p", prompt, "-n", "96", "--temperature", "0", "--log-level", "error"],
                                   check=True, capture_output=True, text=True).stdout
-            # -f would drop the prompt's last newline.
-            theirs = subprocess.run([args.llama, "-m", gguf, "-p", prompt, "--no-escape", "-n", "96", "--temp", "0", "-no-cnv",
-                                     "--no-display-prompt", "--no-warmup", "-t", "2"], check=True, capture_output=True, text=True).stdout
+            # -f would drop the prompt's last newline. llama-completion may lose the end of its output when it exits (its
+            # printing thread), so an answer without its end mark is asked for again.
+            for _ in range(8):
+                theirs = subprocess.run([args.llama, "-m", gguf, "-p", prompt, "--no-escape", "-n", "96", "--temp", "0", "-no-cnv",
+                                         "--no-display-prompt", "--no-warmup", "-t", "2"], check=True, capture_output=True, text=True).stdout
+                if "[end of text]" in theirs:
+                    break
             theirs = theirs.replace("[end of text]", "").strip()
             if theirs == ours.strip():
                 same += 1

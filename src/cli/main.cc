@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   cli::Action action;
   cli::add_run_command(app, action);
   cli::add_chat_command(app, action);
+  cli::add_serve_command(app, action);
   cli::add_eval_command(app, action);
   cli::add_verify_command(app, action);
   cli::add_quantize_command(app, action);
