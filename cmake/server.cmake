@@ -24,3 +24,5 @@ add_custom_command(OUTPUT ${web_source}
                    DEPENDS ${web_files} ${CMAKE_SOURCE_DIR}/cmake/embed_web.cmake VERBATIM)
 target_sources(heirloom_server PRIVATE ${web_source})
 target_link_libraries(heirloom_server PRIVATE xgrammar)
+# The log functions that xgrammar calls are ours: the two archives need each other, whatever order a linker meets them in.
+target_link_libraries(xgrammar INTERFACE heirloom_server)

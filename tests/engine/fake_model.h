@@ -100,6 +100,7 @@ class FakeModel : public model::Model {
   ops::Backend& backend() override { return backend_; }
   ops::StateShape state_shape(DType) const override { return shape_; }
   bool has_vision() const override { return true; }
+  std::uint64_t active_parameters(bool) const override { return 0; }
   std::uint64_t active_weight_bytes() const override { return 0; }
   std::uint64_t weight_bytes() const override { return 0; }
 
