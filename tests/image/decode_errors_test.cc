@@ -168,6 +168,19 @@ TEST(decode_errors, truncated_files_are_refused_as_pil_refuses_them) {
   EXPECT_NE(error_of(jpeg.substr(0, jpeg.size() - 2)).find("truncated"), std::string::npos);
 }
 
+TEST(decode_errors, jpegs_with_endless_scans_are_refused) {
+  const std::string file = picture("rgb444_progressive.jpg");
+  const std::size_t first = file.find("\xff\xda");
+  const std::string scan = file.substr(first, file.find("\xff\xda", first + 2) - first);
+  const auto with_more = [&](int copies) {
+    std::string longer = file;
+    for (int i = 0; i < copies; ++i) longer.insert(first, scan);
+    return longer;
+  };
+  EXPECT_EQ(error_of(with_more(20)), "no error");
+  EXPECT_NE(error_of(with_more(600)).find("more than 500 scans"), std::string::npos);
+}
+
 TEST(decode_errors, no_prefix_and_no_flipped_byte_does_more_than_throw) {
   const auto index = test::read_json(golden("pictures/pictures.json"));
   DecodeLimits limits;
