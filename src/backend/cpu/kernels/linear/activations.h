@@ -1,4 +1,4 @@
-// Activations as the panel kernels want them: rows in tiles of 16 (the last one shorter), quantised to ActBlock records
+// Activations as the panel kernels want them: rows in tiles of 32 (the last one shorter), quantised to ActBlock records
 // or as floats, and the memory that holds them between calls.
 #pragma once
 
@@ -30,7 +30,7 @@ class Scratch {
 };
 
 /// A view of rows in tiles. Rows of one tile interleave: entry (step, row) of tile t lies at
-/// data + t * 16 * row_bytes + (step * tile_rows(t) + row) * entry_bytes.
+/// data + t * 32 * row_bytes + (step * tile_rows(t) + row) * entry_bytes.
 struct ActTiles {
   const std::byte* data = nullptr;
   std::int64_t rows = 0;

@@ -3,8 +3,10 @@
 // exact in both, so both give the same bits. Calls of few rows, and q6_k (scales of 16 k, which would halve the tiles again),
 // stay with those kernels.
 //
-// The work is pipelined over groups of four blocks: codes of group g + 1 are unpacked into memory while the tile unit
-// multiplies group g and the vector unit scales group g - 1.
+// What bounds it is the vector unit, with three operations for each 16 sums: so the tile unit's work, the unpacking of codes two
+// blocks ahead and the scaling of sums two blocks behind are interleaved block by block, and one unpacking serves 32 rows.
+// Measured beside vpdpbusd on a shared Xeon: 1.2 times its speed in plain products, 1.4 times in a layer of experts. (Phases of
+// four blocks and 16 rows, tried first, gained nothing; 1 or 3 blocks ahead instead of 2 make no difference.)
 // clang-format off: the bodies are written in the vocabulary that comes first.
 #include "backend/cpu/kernels/linear/codes_avx512.h"
 
@@ -13,8 +15,10 @@
 namespace heirloom::cpu::avx512 {
 namespace {
 
-constexpr int kGroup = 4;    // blocks; each has a tile of sums: tmm0..3
-constexpr int kFewRows = 7;  // up to here the vpdpbusd kernels are used
+constexpr int kFewRows = 7;      // up to here the vpdpbusd kernels are used
+constexpr int kAhead = 2;        // blocks between the unpacking of codes and their product, and between that and the scaling
+constexpr int kHalf = 16;        // rows of a tile register
+static_assert(kMaxTileRows == 2 * kHalf);
 
 // What a block needs apart from x: B tile (row g = k-group g, as packed) and the scales of the 16 outputs.
 struct alignas(64) Prepared {
@@ -86,7 +90,8 @@ struct TileQ45_K {
   }
 };
 
-// Palette 1: tmm0..3 sums [rows][16] int32, tmm4 and 5 x [rows][32] int8, tmm6 and 7 codes [8][64].
+// Palette 1: tmm0 and 1 sums [<= 16][16] int32 of the first half of the rows, tmm2 and 3 of the second; tmm4 and 5 x
+// [<= 16][32] int8 of each half; tmm6 and 7 codes [8][64]. Even and odd blocks alternate between the pairs 0, 2, 6 and 1, 3, 7.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
@@ -99,9 +104,11 @@ thread_local int configured_rows = 0;  // the tile unit belongs to this file: it
 HEIRLOOM_INLINE void configure(int rows) {
   if (rows == configured_rows) return;
   TileConfig config;
+  const int first = rows < kHalf ? rows : kHalf, second = rows > kHalf ? rows - kHalf : 1;
+  const int tile_rows[8] = {first, first, second, second, first, second, 8, 8};
   for (int t = 0; t < 8; ++t) {
     config.row_bytes[t] = t == 4 || t == 5 ? 32 : 64;
-    config.rows[t] = static_cast<std::uint8_t>(t >= 6 ? 8 : rows);
+    config.rows[t] = static_cast<std::uint8_t>(tile_rows[t]);
   }
   // GCC 12's _tile_loadconfig tells the compiler of 8 of the 64 bytes, and the stores of the others are dropped.
   asm volatile("ldtilecfg %0" : : "m"(config));
@@ -111,19 +118,28 @@ HEIRLOOM_INLINE void configure(int rows) {
 // The kernels for few rows, as the table had them.
 PanelKernel few_rows[kNumPackedTypes];
 
-// sums = x * codes for one block. Tiles 4 and 6 or 5 and 7, so that the loads of one block overlap the product of the one before. In
-// assembly because GCC's _tile_loadd does not tell the compiler that it reads memory.
-template <int kTile>
-HEIRLOOM_INLINE void multiply_block(const std::byte* x, const Prepared& weights, std::int32_t* sums) {
+// sums[rows][16] = x * codes for block `b` of up to 32 rows. In assembly because GCC's _tile_loadd does not tell the compiler that
+// it reads memory.
+template <int kOdd>
+HEIRLOOM_INLINE void multiply_block(const std::byte* x, const Prepared& weights, int rows, std::int32_t* sums) {
   asm volatile(
-      "tilezero %%tmm%c[sum]\n\t"
       "tileloadd (%[codes],%[stride],1), %%tmm%c[b]\n\t"
-      "tileloadd (%[x],%[stride],1), %%tmm%c[a]\n\t"
-      "tdpbssd %%tmm%c[b], %%tmm%c[a], %%tmm%c[sum]\n\t"
+      "tileloadd (%[x],%[stride],1), %%tmm4\n\t"
+      "tilezero %%tmm%c[sum]\n\t"
+      "tdpbssd %%tmm%c[b], %%tmm4, %%tmm%c[sum]\n\t"
       "tilestored %%tmm%c[sum], (%[sums],%[stride],1)"
       :
-      : [x] "r"(x), [codes] "r"(weights.codes), [sums] "r"(sums), [stride] "r"(std::int64_t{64}), [sum] "i"(kTile),
-        [a] "i"(4 + kTile % 2), [b] "i"(6 + kTile % 2)
+      : [x] "r"(x), [codes] "r"(weights.codes), [sums] "r"(sums), [stride] "r"(std::int64_t{64}), [sum] "i"(kOdd), [b] "i"(6 + kOdd)
+      : "memory");
+  if (rows <= kHalf) return;
+  asm volatile(
+      "tileloadd (%[x],%[stride],1), %%tmm5\n\t"
+      "tilezero %%tmm%c[sum]\n\t"
+      "tdpbssd %%tmm%c[b], %%tmm5, %%tmm%c[sum]\n\t"
+      "tilestored %%tmm%c[sum], (%[sums],%[stride],1)"
+      :
+      : [x] "r"(x + kHalf * sizeof(ActBlock)), [sums] "r"(sums + kHalf * kPanelRows), [stride] "r"(std::int64_t{64}),
+        [sum] "i"(2 + kOdd), [b] "i"(6 + kOdd)
       : "memory");
 }
 static_assert(sizeof(ActBlock) == 64);  // the stride of x's rows too
@@ -136,46 +152,38 @@ void tile_panel(const std::byte* panel, const std::byte* next, std::int64_t k, c
     return;
   }
   configure(rows);
-  alignas(64) float acc[kMaxTileRows][kPanelRows];
-  alignas(64) std::int32_t sums[2][kGroup][kMaxTileRows * kPanelRows];
-  Prepared prepared[3][kGroup];
+  alignas(64) float acc[kMaxTileRows * kPanelRows];
+  alignas(64) std::int32_t sums[4][kMaxTileRows * kPanelRows];
+  Prepared prepared[8];  // of block b: b % 8; 2 * kAhead + 1 are in use
   const auto* x = static_cast<const std::byte*>(x_tile);
   const std::int64_t blocks = k / kBlock;
-  const std::int64_t groups = (blocks + kGroup - 1) / kGroup;
-  for (int r = 0; r < rows; ++r) store(acc[r], zero());
+  for (int r = 0; r < rows; ++r) store(acc + r * kPanelRows, zero());
+  for (std::int64_t b = 0; b < kAhead && b < blocks; ++b) Format::prepare(panel, b, prepared[b % 8]);
 
-  const auto prepare_group = [&](std::int64_t g) {
-    for (int i = 0; i < kGroup && g * kGroup + i < blocks; ++i) Format::prepare(panel, g * kGroup + i, prepared[g % 3][i]);
-  };
-  prepare_group(0);
-  for (std::int64_t g = 0; g <= groups; ++g) {
-    if (g + 1 < groups) prepare_group(g + 1);
-    if (g < groups) {
-      const std::int64_t left = blocks - g * kGroup;
-      const std::byte* first = x + g * kGroup * x_step;
-      const Prepared* weights = prepared[g % 3];
-      multiply_block<0>(first, weights[0], sums[g % 2][0]);
-      if (left > 1) multiply_block<1>(first + x_step, weights[1], sums[g % 2][1]);
-      if (left > 2) multiply_block<2>(first + 2 * x_step, weights[2], sums[g % 2][2]);
-      if (left > 3) multiply_block<3>(first + 3 * x_step, weights[3], sums[g % 2][3]);
+  for (std::int64_t b = 0; b < blocks + kAhead; ++b) {
+    if (b + kAhead < blocks) Format::prepare(panel, b + kAhead, prepared[(b + kAhead) % 8]);
+    if (b < blocks) {
+      const std::byte* first = x + b * x_step;
+      if (b % 2 == 0) multiply_block<0>(first, prepared[b % 8], rows, sums[b % 4]);
+      else multiply_block<1>(first, prepared[b % 8], rows, sums[b % 4]);
     }
-    if (g == 0) continue;
-    const std::int64_t scaled = g - 1;
-    for (int i = 0; i < kGroup && scaled * kGroup + i < blocks; ++i) {
-      const Prepared& weights = prepared[scaled % 3][i];
-      const Vec scale = load(weights.scale);
-      const auto* record = reinterpret_cast<const ActBlock*>(x + (scaled * kGroup + i) * x_step);
-      const std::int32_t* from = sums[scaled % 2][i];
-      for (int r = 0; r < rows; ++r) {
-        const Vec dot = to_float(_mm512_load_si512(from + r * kPanelRows));
-        Vec sum = madd(mul(scale, set(record[r].scale)), dot, load(acc[r]));
-        if constexpr (Format::kMin > 0) sum = madd(load(weights.min), set(record[r].scaled_sum), sum);
-        if constexpr (Format::kMin < 0) sum = nmadd(load(weights.min), set(record[r].scaled_sum), sum);
-        store(acc[r], sum);
-      }
+    const std::int64_t scaled = b - kAhead;
+    if (scaled < 0) continue;
+    const Prepared& weights = prepared[scaled % 8];
+    const Vec scale = load(weights.scale);
+    const Vec min = Format::kMin != 0 ? load(weights.min) : zero();
+    const auto* record = reinterpret_cast<const ActBlock*>(x + scaled * x_step);
+    const std::int32_t* from = sums[scaled % 4];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+      const Vec dot = to_float(_mm512_load_si512(from + r * kPanelRows));
+      Vec sum = madd(mul(scale, set(record[r].scale)), dot, load(acc + r * kPanelRows));
+      if constexpr (Format::kMin > 0) sum = madd(min, set(record[r].scaled_sum), sum);
+      if constexpr (Format::kMin < 0) sum = nmadd(min, set(record[r].scaled_sum), sum);
+      store(acc + r * kPanelRows, sum);
     }
   }
-  for (int r = 0; r < rows; ++r) store(out + r * out_stride, load(acc[r]));
+  for (int r = 0; r < rows; ++r) store(out + r * out_stride, load(acc + r * kPanelRows));
 }
 
 template <class Format>

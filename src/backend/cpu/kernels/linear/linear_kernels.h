@@ -15,7 +15,7 @@
 namespace heirloom::cpu {
 
 /// Most rows that one call of a panel kernel takes: a tile.
-inline constexpr int kMaxTileRows = 16;
+inline constexpr int kMaxTileRows = 32;
 
 /// out[r * out_stride + j] = dot(row r of the tile, row j of the panel), for `rows` rows (1 .. kMaxTileRows) of 16 outputs.
 ///   panel   one packed panel of k columns
