@@ -422,7 +422,7 @@ async function describeModel() {
   }
 }
 
-for (const idea of ['Explain how a rainbow forms, in three sentences.', 'Write a haiku about an old computer.', 'List five uses for a brick as a table.']) {
+for (const idea of ['Explain how a rainbow forms, in three sentences.', 'Write a haiku about an old computer.', 'List five uses for a brick as a table.', 'What is the capital of France?']) {
   const button = el('button', {type: 'button', textContent: idea});
   button.addEventListener('click', () => {
     $('input').value = idea;

@@ -44,6 +44,7 @@ void add_run_command(CLI::App& app, Action& action);
 void add_chat_command(CLI::App& app, Action& action);
 void add_info_command(CLI::App& app, Action& action);
 void add_tokenize_command(CLI::App& app, Action& action);
+void add_serve_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_serve_command(CLI::App& app, Action& action);
 void add_eval_command(CLI::App& app, Action& action);

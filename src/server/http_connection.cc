@@ -9,10 +9,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core/buffers_to_string.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cctype>
@@ -32,7 +30,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr std::size_t kReadPiece = 64 << 10;
+constexpr std::size_t kReadPiece = 16 << 10;
 // What a client may send ahead (pipelined) while its answer is made; beyond it the socket is not read, so TCP holds it back.
 constexpr std::size_t kAheadLimit = 64 << 10;
 // A refused body is read and thrown away for a while, because closing with unread bytes makes TCP discard our answer.
@@ -221,49 +219,78 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
     if (closed_.load()) return;
     phase_ = Phase::idle;
     if (draining_) return close();
-    if (buffer_.size() > 0) return read_head();
     arm(read_timer_, first ? state_.limits.stall : state_.limits.idle);
-    watch();
+    advance();
   }
 
-  /// Keeps one read pending while nothing is expected but the client's next request or its departure.
-  void watch() {
-    if (watching_ || closed_.load() || buffer_.size() >= kAheadLimit) return;
-    watching_ = true;
-    socket_.async_read_some(buffer_.prepare(kReadPiece), [self = shared_from_this()](error_code error, std::size_t bytes) {
-      self->watching_ = false;
+  /// The one place that reads: a request's bytes, the next request's, or the client's departure while its answer is made.
+  void read_more() {
+    if (reading_ || closed_.load()) return;
+    if (phase_ == Phase::handling && input_.size() >= kAheadLimit) return;
+    reading_ = true;
+    socket_.async_read_some(net::buffer(incoming_), [self = shared_from_this()](error_code error, std::size_t bytes) {
+      self->reading_ = false;
       if (error) {
         // End of input counts as gone even if the peer only half-closed: that is how a proxy passes on that its client left.
         if (self->phase_ == Phase::handling && !self->closed_.load()) self->state_.disconnects.fetch_add(1);
         return self->close();
       }
-      self->buffer_.commit(bytes);
-      if (self->phase_ == Phase::idle) return self->read_head();
-      if (self->phase_ == Phase::handling) self->watch();
+      if (self->phase_ == Phase::closing) return self->read_more();  // lingering: thrown away
+      self->input_.append(self->incoming_.data(), bytes);
+      if (self->phase_ == Phase::handling) return self->read_more();
+      self->advance();
     });
   }
 
-  void read_head() {
-    phase_ = Phase::head;
-    arm(read_timer_, state_.limits.stall);
-    parser_.emplace();
-    parser_->header_limit(static_cast<std::uint32_t>(state_.limits.header_bytes));
-    parser_->body_limit(boost::none);  // the body is checked against our limits, which know more
-    http::async_read_header(socket_, buffer_, *parser_, [self = shared_from_this()](error_code error, std::size_t) {
-      if (error) return self->head_failed(error);
-      self->head_done();
-    });
+  /// Takes what has been read as far as it goes.
+  void advance() {
+    if (phase_ == Phase::idle) {
+      if (input_.empty()) return read_more();
+      phase_ = Phase::head;
+      arm(read_timer_, state_.limits.stall);
+      parser_.emplace();
+      parser_->header_limit(static_cast<std::uint32_t>(state_.limits.header_bytes));
+      parser_->body_limit(boost::none);  // the body is checked against our limits, which know more
+    }
+    error_code error;
+    if (phase_ == Phase::head) {
+      parse(error);
+      if (error == http::error::need_more) return read_more();
+      if (error) return head_failed(error);
+      return head_done();
+    }
+    while (!parser_->is_done()) {
+      error = {};
+      if (!input_.empty()) parse(error);
+      const bool starved = input_.empty() || error == http::error::need_more;
+      if (error && error != http::error::need_more) return refuse(400, fmt::format("malformed HTTP body: {}", error.message()));
+      const std::uint64_t size = parser_->get().body().size();
+      if (size > state_.limits.body_bytes) return refuse_body();
+      if (size > reserved_ && !reserve_body(size - reserved_)) {
+        return refuse(503, "the server is receiving too many large requests; try again later");
+      }
+      if (!starved || parser_->is_done()) continue;
+      const auto allowed = state_.limits.stall + std::chrono::seconds(size / kMinBodyBytesPerSecond);
+      if (std::chrono::steady_clock::now() - body_started_ > allowed) {
+        state_.timeouts.fetch_add(1);
+        return close();
+      }
+      arm(read_timer_, state_.limits.stall);
+      return read_more();
+    }
+    dispatch();
+  }
+
+  void parse(error_code& error) {
+    const std::size_t used = parser_->put(net::buffer(input_), error);
+    input_.erase(0, used);
   }
 
   void head_failed(error_code error) {
     if (error == http::error::header_limit) {
       return refuse(431, fmt::format("request headers are larger than {} bytes", state_.limits.header_bytes));
     }
-    if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-        error != http::error::end_of_stream && error != http::error::partial_message) {
-      return refuse(400, fmt::format("malformed HTTP request: {}", error.message()));
-    }
-    close();
+    refuse(400, fmt::format("malformed HTTP request: {}", error.message()));
   }
 
   void head_done() {
@@ -308,33 +335,7 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
   void start_body() {
     phase_ = Phase::body;
     body_started_ = std::chrono::steady_clock::now();
-    read_body();
-  }
-
-  void read_body() {
-    arm(read_timer_, state_.limits.stall);
-    http::async_read_some(socket_, buffer_, *parser_, [self = shared_from_this()](error_code error, std::size_t) {
-      if (self->closed_.load()) return;
-      if (error == http::error::need_buffer) error = {};
-      if (error) {
-        const bool malformed = error.category() == http::make_error_code(http::error::bad_chunk).category() &&
-                               error != http::error::end_of_stream && error != http::error::partial_message;
-        if (malformed) return self->refuse(400, fmt::format("malformed HTTP body: {}", error.message()));
-        return self->close();
-      }
-      const std::uint64_t size = self->parser_->get().body().size();
-      if (size > self->state_.limits.body_bytes) return self->refuse_body();
-      if (size > self->reserved_ && !self->reserve_body(size - self->reserved_)) {
-        return self->refuse(503, "the server is receiving too many large requests; try again later");
-      }
-      if (self->parser_->is_done()) return self->dispatch();
-      const auto allowed = self->state_.limits.stall + std::chrono::seconds(size / kMinBodyBytesPerSecond);
-      if (std::chrono::steady_clock::now() - self->body_started_ > allowed) {
-        self->state_.timeouts.fetch_add(1);
-        return self->close();
-      }
-      self->read_body();
-    });
+    advance();
   }
 
   bool reserve_body(std::uint64_t bytes) {
@@ -364,7 +365,7 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
     counted_active_ = true;
     auto exchange = std::make_shared<Exchange>(shared_from_this(), serial_);
     exchange_ = exchange;
-    watch();
+    read_more();
     state_.handler->handle(std::move(request_), std::move(exchange));
   }
 
@@ -498,14 +499,7 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
     arm(read_timer_, kLingerTime);
-    discard();
-  }
-
-  void discard() {
-    socket_.async_read_some(net::buffer(discard_), [self = shared_from_this()](error_code error, std::size_t) {
-      if (error) return self->close();
-      self->discard();
-    });
+    read_more();
   }
 
   void count_inactive() {
@@ -537,7 +531,8 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
   std::string peer_;
   net::steady_timer read_timer_;
   net::steady_timer write_timer_;
-  beast::flat_buffer buffer_{kAheadLimit + kReadPiece};
+  std::string input_;                        // read and not yet parsed
+  std::array<char, kReadPiece> incoming_{};  // where a pending read puts its bytes
   std::optional<http::request_parser<http::string_body>> parser_;
   HttpRequest request_;
   std::weak_ptr<Exchange> exchange_;
@@ -548,7 +543,7 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
   bool keep_alive_ = true;
   bool head_only_ = false;
   bool draining_ = false;    // the server is stopping
-  bool watching_ = false;    // a read is pending outside the parser
+  bool reading_ = false;     // a read is pending
   bool streaming_ = false;
   bool chunked_ = false;
   bool finishing_ = false;   // the whole response is queued
@@ -563,7 +558,6 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
   std::vector<net::const_buffer> writing_pieces_;
   std::atomic<std::uint64_t> queued_bytes_{0};
   std::atomic<bool> closed_{false};
-  std::array<char, 16 << 10> discard_;
 };
 
 Exchange::~Exchange() {

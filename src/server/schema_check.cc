@@ -19,10 +19,7 @@ constexpr std::size_t kMaxPatternBytes = 4096;
 // Larger repetition counts make the compiled automaton, and the time to make it, grow without use.
 constexpr std::int64_t kMaxCount = 100'000;
 
-// They say something to people or to other programs and restrict nothing.
-constexpr std::array kAnnotations{"title", "description", "default", "examples", "example", "$schema", "$id", "$comment",
-                                  "deprecated", "readOnly", "writeOnly", "$defs", "definitions", "discriminator",
-                                  "contentMediaType", "contentEncoding", "$anchor", "$vocabulary"};
+// Everything else (title, default, $comment, ...) restricts nothing.
 constexpr std::array kEnforced{"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties", "required",
                                "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
                                "items", "prefixItems", "minItems", "maxItems", "unevaluatedItems", "unevaluatedProperties",
