@@ -46,7 +46,6 @@ void add_info_command(CLI::App& app, Action& action);
 void add_tokenize_command(CLI::App& app, Action& action);
 void add_serve_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
-void add_serve_command(CLI::App& app, Action& action);
 void add_eval_command(CLI::App& app, Action& action);
 void add_quantize_command(CLI::App& app, Action& action);
 void add_bench_command(CLI::App& app, Action& action);

@@ -33,7 +33,6 @@ int main(int argc, char** argv) {
   cli::add_bench_command(app, action);
   cli::add_info_command(app, action);
   cli::add_tokenize_command(app, action);
-  cli::add_serve_command(app, action);
   try {
     app.parse(argc, argv);
     return action();

@@ -56,6 +56,7 @@ std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, Profile
     fail(ErrorKind::usage, "--gemm {}: expected f32 or bf16", options.gemm);
   }
   cuda::parse_arch(options.cuda_arch);
+  if (!options.cpu_isa.empty()) select_cpu_tier(options.cpu_isa);  // a wrong name is told before devices are looked for
   if (options.device == "cpu") return open_cpu(options, profiler);
   const bool automatic = options.device == "auto";
   const int wanted = automatic ? -1 : device_index(options.device);

@@ -14,6 +14,7 @@
 #include <boost/beast/http/status.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cctype>
+#include <limits>
 #include <deque>
 #include <mutex>
 
@@ -250,7 +251,8 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
       arm(read_timer_, state_.limits.stall);
       parser_.emplace();
       parser_->header_limit(static_cast<std::uint32_t>(state_.limits.header_bytes));
-      parser_->body_limit(boost::none);  // the body is checked against our limits, which know more
+      // The body is checked against our limits, which know more. (Beast 1.74 takes "none" for a limit of nothing.)
+      parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
     }
     error_code error;
     if (phase_ == Phase::head) {

@@ -10,7 +10,7 @@ const std::string kChat = "/v1/chat/completions";
 
 Json say(const std::string& text, const std::string& more = "{}") {
   Json body{{"messages", Json::array({{{"role", "user"}, {"content", "say:" + text}}})}};
-  for (const auto& [key, value] : Json::parse(more).items()) body[key] = value;
+  body.update(Json::parse(more));
   return body;
 }
 
