@@ -50,7 +50,7 @@ void GgufWriter::set_array(std::string_view key, const std::vector<bool>& values
 }
 
 void GgufWriter::copy(const GgufEntry& entry) {
-  if (entry.key == "general.alignment") return;
+  if (entry.key == "general.alignment" || entry.key.starts_with("split.")) return;
   const std::string payload(reinterpret_cast<const char*>(entry.payload.data()), entry.payload.size());
   if (entry.type == GgufType::array) {
     store_array(entry.key, entry.element, entry.count, payload);

@@ -12,8 +12,10 @@
 namespace heirloom {
 namespace {
 
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's own limit
-constexpr std::uint64_t kMaxIndexBytes = 64ull << 20;
+// The format allows 100 MB; a published shard's header has some hundred kilobytes, one of 100,000 tensors
+// about 14 MB. The lower limit bounds the memory that a hostile header can cost.
+constexpr std::uint64_t kMaxHeaderBytes = 16 << 20;
+constexpr std::uint64_t kMaxIndexBytes = 16 << 20;
 
 struct SafetensorsType {
   std::string_view name;
@@ -41,7 +43,7 @@ std::string_view read_header_text(ByteReader& reader) {
     reader.fail_at(0, "header length", "{} bytes, but only {} follow", length, reader.remaining());
   }
   if (length > kMaxHeaderBytes) {
-    reader.fail_at(0, "header length", "{} bytes, the format allows at most {}", length, kMaxHeaderBytes);
+    reader.fail_at(0, "header length", "{} bytes, at most {} are allowed", length, kMaxHeaderBytes);
   }
   const auto text = reader.read_bytes(length, "header");
   return {reinterpret_cast<const char*>(text.data()), text.size()};

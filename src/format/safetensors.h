@@ -20,7 +20,7 @@ namespace heirloom {
 /// One .safetensors file.
 class SafetensorsFile : public TensorSource {
  public:
-  /// Opens and checks the header: length within the file and the format's 100 MB, every tensor's dtype, shape
+  /// Opens and checks the header: length within the file and 16 MiB, every tensor's dtype, shape
   /// and offsets, no overlap and no gap. Throws Error{bad_file} naming file, field and offset.
   explicit SafetensorsFile(const std::filesystem::path& path);
 

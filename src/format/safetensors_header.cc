@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::size_t kMaxTensors = 131'072;  // the largest published shards hold some ten thousand
 constexpr std::size_t kMaxNameBytes = 4'096;
+constexpr std::size_t kMaxMetadata = 4'096;
+constexpr std::size_t kMaxStringBytes =
+    4 << 20;  // the JSON library holds several copies of the string it reads
 constexpr std::size_t kMaxDims = 8;
 constexpr std::size_t kMaxDepth = 8;  // valid headers have 3: header, tensor, shape
 
@@ -42,6 +45,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(string_t& value) override {
     if (state_ == State::metadata) {
+      if (header_.metadata.size() == kMaxMetadata) {
+        fail(ErrorKind::bad_file, "{}: header: __metadata__ has more than {} entries", file_, kMaxMetadata);
+      }
       header_.metadata[key_] = value;
       return true;
     }
@@ -225,13 +231,31 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   int num_offsets_ = 0;
 };
 
+// What must be known before the JSON library sees the text: it takes a zero byte for the end and would not
+// look at what follows, and it copies each string whole before it hands it over.
+void check_text(std::string_view text, const std::string& file) {
+  std::size_t string_start = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\0') fail(ErrorKind::bad_file, "{}: offset {}: header: invalid JSON: a zero byte", file, i + 8);
+    if (c == '"') {
+      in_string = !in_string;
+      string_start = i;
+    } else if (in_string && c == '\\') {
+      ++i;
+    }
+    if (in_string && i - string_start > kMaxStringBytes) {
+      fail(ErrorKind::bad_file, "{}: offset {}: header: a string of more than {} bytes", file,
+           string_start + 8, kMaxStringBytes);
+    }
+  }
+}
+
 }  // namespace
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, const std::string& file) {
-  // The JSON library takes a zero byte for the end of the text and would not look at what follows.
-  if (const auto zero = text.find('\0'); zero != std::string_view::npos) {
-    fail(ErrorKind::bad_file, "{}: offset {}: header: invalid JSON: a zero byte", file, zero + 8);
-  }
+  check_text(text, file);
   SafetensorsHeader header;
   HeaderReader reader(header, file);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);

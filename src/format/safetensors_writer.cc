@@ -48,8 +48,8 @@ std::string quote(const std::string& text) {
 
 void SafetensorsWriter::check(const TensorSpec& spec) const {
   if (dtype_spelling(spec.type).empty()) {
-    fail(ErrorKind::usage, "tensor \"{}\": safetensors cannot hold {}; write a GGUF or dequantise it", printable(spec.name),
-         dtype_name(spec.type));
+    fail(ErrorKind::usage, "tensor \"{}\": safetensors cannot hold {}; write a GGUF or dequantise it",
+         printable(spec.name), dtype_name(spec.type));
   }
   if (spec.name == "__metadata__") fail(ErrorKind::usage, "tensor name \"__metadata__\" is reserved");
   quote(spec.name);

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "format/gguf_parts.h"
 #include "format/safetensors.h"
 
 namespace heirloom::model {
@@ -77,7 +78,7 @@ ModelFiles open_gguf(const fs::path& path, const fs::path& mmproj) {
   ModelFiles files;
   files.path = path;
   files.gguf = std::make_shared<GgufFile>(path);
-  files.text = files.gguf;
+  files.text = gguf_tensors(files.gguf);
   if (!mmproj.empty()) {
     files.vision_gguf = std::make_shared<GgufFile>(mmproj);
     if (!files.vision_gguf->metadata().has("clip.projector_type")) {

@@ -147,6 +147,21 @@ TEST(safetensors_broken, refuses_dtypes_by_name) {
   }
 }
 
+TEST(safetensors_broken, bounds_what_a_header_can_cost) {
+  refused(safetensors_bytes(std::string((16 << 20) + 1, ' ')), "at most 16777216 are allowed");
+  refused(safetensors_bytes(fmt::format(R"({{"{}":{{}}}})", std::string(5 << 20, 'x'))),
+          "a string of more than");
+  refused(safetensors_bytes(fmt::format(R"({{"{}":{{}}}})", std::string(5'000, 'x'))),
+          "tensor name of 5000 bytes");
+  std::string metadata;
+  for (int i = 0; i < 5'000; ++i) metadata += fmt::format(R"("{}":"",)", i);
+  refused(safetensors_bytes(R"({"__metadata__":{)" + metadata + R"("x":""}})"), "more than 4096 entries");
+  std::string tensors;
+  for (int i = 0; i < 132'000; ++i)
+    tensors += fmt::format(R"("{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}},)", i);
+  refused(safetensors_bytes("{" + tensors + R"("x":0})"), "more than 131072 tensors");
+}
+
 // A folder with the given files, removed at the end of the test.
 class Folder {
  public:

@@ -99,6 +99,7 @@ TEST(gguf_writer, replaces_erases_and_copies_keys) {
   writer.set<std::uint32_t>("a", 1);
   writer.set("b", "old");
   writer.set<std::uint32_t>("general.alignment", 32);
+  writer.set<std::uint16_t>("split.count", 1);
   writer.set_array("c", std::vector<bool>{true});
   writer.set("b", "new");
   writer.erase("a");
@@ -110,6 +111,7 @@ TEST(gguf_writer, replaces_erases_and_copies_keys) {
   GgufWriter copy(second.path());
   for (const GgufEntry& entry : file.metadata().entries()) copy.copy(entry);
   EXPECT_FALSE(copy.has("general.alignment"));
+  EXPECT_FALSE(copy.has("split.count"));
   copy.begin();
   copy.finish();
   const GgufFile copied(second.path());
