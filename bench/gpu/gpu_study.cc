@@ -222,6 +222,7 @@ int run(const std::map<std::string, std::string>& options) {
   std::printf("%s %s, %s, synthetic weights made in %.0f ms, uploaded in %.0f ms; %.1f MB of weights, %.1f MB a token\n",
               name.c_str(), std::string(dtype_name(linears)).c_str(), backend.description().c_str(), made_ms, ms_since(start),
               static_cast<double>(decoder.weight_bytes()) * 1e-6, static_cast<double>(decoder.active_weight_bytes()) * 1e-6);
+  const ops::Buffer ids = backend.make_buffer(256);
   const int repeat = std::stoi(get("repeat", "5"));
   const DType kv = parse_dtype(get("kv", "f16")).value();
   const ops::StateShape shape = decoder.state_shape(kv);
@@ -268,7 +269,6 @@ int run(const std::map<std::string, std::string>& options) {
       for (int i = 0; i < tokens; ++i) {
         model::StepInput step = sequence.step(depth + i, 1);
         const model::StepOutput out = decoder.forward(step, nullptr);
-        static ops::Buffer ids = backend.make_buffer(256);
         backend.argmax(out.logits, ids.i32());
         std::int32_t id = 0;
         backend.download(&id, ids.data(), 4);

@@ -135,6 +135,7 @@ class CudaBackend : public ops::Backend {
   CudaBackendOptions options_;
   GemmType gemm_ = GemmType::f32;
   Scratch scratch_[kSlotCount];
+  const float* bf16_inputs_of_ = nullptr;  // whose bf16 copy lies in kSlotInputs, during one call of linear
   std::optional<PendingNorm> pending_norm_;
   std::vector<PendingGemv> pending_gemvs_;
 

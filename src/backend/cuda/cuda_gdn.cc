@@ -80,7 +80,7 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
     const std::string intra = fmt::format("gdn_chunk_intra_{}", D), scan = fmt::format("gdn_chunk_scan_{}", D),
                       norm = fmt::format("gdn_gated_norm_{}", D);
     device_->launch(intra.c_str(), {static_cast<unsigned>(chunks), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
-    device_->launch(scan.c_str(), {static_cast<unsigned>(D / 32), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
+    device_->launch(scan.c_str(), {static_cast<unsigned>(D / 16), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
     for (const ops::SequenceStep& s : plan_->sequences) {
       if (s.num_rows <= options_.gdn_recurrent_rows) continue;
       const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nv * D;

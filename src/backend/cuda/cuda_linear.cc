@@ -40,8 +40,10 @@ void CudaBackend::launch_gemv(PendingGemv& gemv) {
   args.lanes = lanes_for(args.k / gemv.group, rows);
   const std::int64_t teams_of_block = kGemvThreads / args.lanes;
   const unsigned grid_y = args.expert_ids ? static_cast<unsigned>(args.m) : one ? 1u : static_cast<unsigned>((args.m + 3) / 4);
-  const auto blocks = static_cast<unsigned>((teams + teams_of_block - 1) / teams_of_block);
-  device_->launch(kernel.c_str(), {blocks, grid_y}, {kGemvThreads}, one ? static_cast<std::size_t>(args.k) * 4 : 0, args);
+  args.blocks = static_cast<int>((teams + teams_of_block - 1) / teams_of_block);
+  // As many blocks as run at once: about two on a multiprocessor.
+  const unsigned at_once = std::max(1u, 2 * static_cast<unsigned>(device_->info().multiprocessors) / std::max(1u, std::min(grid_y, 8u)));
+  device_->launch(kernel.c_str(), {std::min(static_cast<unsigned>(args.blocks), at_once), grid_y}, {kGemvThreads}, one ? static_cast<std::size_t>(args.k) * 4 : 0, args);
 }
 
 void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { linear_now(x, outs, false); }
@@ -50,6 +52,7 @@ void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { 
 void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact) {
   if (x.rows > kGemvMaxRows) {
     flush();
+    bf16_inputs_of_ = nullptr;
     for (const ops::LinearOut& out : outs) gemm_linear(x, out, exact);
     return;
   }
@@ -114,8 +117,11 @@ void CudaBackend::gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exa
   if (bf16) {
     const auto n = static_cast<std::uint64_t>(x.rows * x.cols);
     auto* inputs = static_cast<unsigned short*>(scratch(kSlotInputs, n * 2));
-    device_->launch("f32_to_bf16_rows", {static_cast<unsigned>(std::min<std::uint64_t>((n + 255) / 256, 65535))}, {256}, 0,
-                    inputs, static_cast<const float*>(x.data), static_cast<u64>(n));
+    if (bf16_inputs_of_ != x.data) {  // the outputs of one call share the converted input
+      device_->launch("f32_to_bf16_rows", {static_cast<unsigned>(std::min<std::uint64_t>((n + 255) / 256, 65535))}, {256}, 0,
+                      inputs, static_cast<const float*>(x.data), static_cast<u64>(n));
+      bf16_inputs_of_ = x.data;
+    }
     a = inputs;
   }
   const bool as_it_is = weight.type == (bf16 ? DType::bf16 : DType::f32);

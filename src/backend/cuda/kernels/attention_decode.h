@@ -2,8 +2,9 @@
 // its query heads, and one page of 64 tokens, and leaves (maximum, sum, unnormalised output); attention_combine joins them. The
 // partition is fixed by the page, so a row's result depends neither on the batch nor on the context capacity of the launch.
 //   grid (pages, nkv * ceil(group / GM), rows), 256 threads; blocks past the row's position leave at once
-// K passes through shared memory in tiles [64][32 dims] (pitch 33: no bank conflicts), each thread does (token, a quarter of a
-// tile); V is read straight (threads own dimensions, loads are coalesced). Shared: 8.4 KB tile + 4 GM (hd + 64 * 5) bytes.
+// K passes through shared memory in tiles [64][32 dims] (pitch 33: no bank conflicts), the next tile in flight, each thread does
+// (token, a quarter of a tile); V is read straight (threads own dimensions, loads are coalesced, 16 in flight). Shared: 8.4 KB tile
+// + 4 GM (hd + 64 * 5) bytes.
 // attention_combine: one block of 256 threads a (head, row); 256 / (hd / 4) groups share the pages. It also applies sigmoid(gate).
 #pragma once
 
@@ -38,13 +39,22 @@ DEVICE void attention_decode(const AttentionDecodeArgs& p) {
   float acc[GM];
   UNROLL for (int g = 0; g < GM; g++) acc[g] = 0;
   const int token = t & 63, quarter = t >> 6;
-  for (int d0 = 0; d0 < hd; d0 += kTileDims) {
+  float next[8];
+  auto load_tile = [&](int d0) {
+    UNROLL for (int j = 0; j < 8; j++) {
+      const int i = t + 256 * j, r = gpu_min_i(i / kTileDims, n - 1), d = i % kTileDims;
+      next[j] = kv_load(page, k_at + (u64)(r * hd + d0 + d), Type);
+    }
+  };
+  load_tile(0);
+  NO_UNROLL for (int d0 = 0; d0 < hd; d0 += kTileDims) {
     gpu_sync();
     UNROLL for (int j = 0; j < 8; j++) {
-      const int i = t + 256 * j, r = i / kTileDims, d = i % kTileDims;
-      tile[r * kTilePitch + d] = r < n ? kv_load(page, k_at + (u64)(r * hd + d0 + d), Type) : 0.0f;
+      const int i = t + 256 * j;
+      tile[i / kTileDims * kTilePitch + i % kTileDims] = next[j];
     }
     gpu_sync();
+    if (d0 + kTileDims < hd) load_tile(d0 + kTileDims);
     UNROLL for (int d = 0; d < 8; d++) {
       const float k = tile[token * kTilePitch + quarter * 8 + d];
       const float* qd = q + (d0 + quarter * 8 + d) * GM;
@@ -62,13 +72,20 @@ DEVICE void attention_decode(const AttentionDecodeArgs& p) {
   }
   gpu_sync();
   const u64 stat_at = ((u64)bid_z() * (u64)p.num_q_heads + (u64)head0) * (u64)p.splits + (u64)split;
-  // Softmax over at most 64 tokens: every thread reduces all of a head by itself from shared memory (broadcast reads).
-  float maximum[GM];
-  UNROLL for (int g = 0; g < GM; g++) maximum[g] = -3.0e38f;
-  for (int i = 0; i < n; i++) {
-    UNROLL for (int g = 0; g < GM; g++) maximum[g] = gpu_max(maximum[g], probability[i * GM + g]);
+  // Softmax over at most 64 tokens: eight threads a head reduce eight tokens each, then everyone joins the eight.
+  SHARED float part[2][8 * GM];
+  if (t < 8 * GM) {
+    const int g = t % GM, first = t / GM * 8;
+    float m = -3.0e38f;
+    for (int i = first; i < first + 8 && i < n; i++) m = gpu_max(m, probability[i * GM + g]);
+    part[0][t] = m;
   }
   gpu_sync();
+  float maximum[GM];
+  UNROLL for (int g = 0; g < GM; g++) {
+    maximum[g] = part[0][g];
+    UNROLL for (int i = 1; i < 8; i++) maximum[g] = gpu_max(maximum[g], part[0][i * GM + g]);
+  }
   if (t < 64) {
     UNROLL for (int g = 0; g < GM; g++) {
       float* c = probability + t * GM + g;
@@ -76,9 +93,16 @@ DEVICE void attention_decode(const AttentionDecodeArgs& p) {
     }
   }
   gpu_sync();
+  if (t < 8 * GM) {
+    const int g = t % GM, first = t / GM * 8;
+    float sum = 0;
+    UNROLL for (int i = 0; i < 8; i++) sum += probability[(first + i) * GM + g];
+    part[1][t] = sum;
+  }
+  gpu_sync();
   if (t < heads) {
     float sum = 0, m = -3.0e38f;
-    for (int i = 0; i < n; i++) sum += probability[i * GM + t];
+    UNROLL for (int i = 0; i < 8; i++) sum += part[1][i * GM + t];
     UNROLL for (int g = 0; g < GM; g++) m = g == t ? maximum[g] : m;
     p.partial_stat[2 * (stat_at + (u64)t * (u64)p.splits)] = m;
     p.partial_stat[2 * (stat_at + (u64)t * (u64)p.splits) + 1] = sum;
@@ -89,9 +113,14 @@ DEVICE void attention_decode(const AttentionDecodeArgs& p) {
     const int d = d0 + (hd < 256 ? t % hd : t), share = hd < 256 ? t / hd : 0;
     UNROLL for (int g = 0; g < GM; g++) acc[g] = 0;
     if (share < shares && d < hd) {
-      UNROLL4 for (int i = share; i < n; i += shares) {
-        const float v = kv_load(page, v_at + (u64)(i * hd + d), Type);
-        UNROLL for (int g = 0; g < GM; g++) acc[g] = gpu_fma(probability[i * GM + g], v, acc[g]);
+      NO_UNROLL for (int i0 = share; i0 < n; i0 += 16 * shares) {  // probabilities past n are zero, addresses are clamped
+        float v[16];
+        UNROLL for (int i = 0; i < 16; i++) v[i] = kv_load(page, v_at + (u64)(gpu_min_i(i0 + i * shares, n - 1) * hd + d), Type);
+        UNROLL for (int i = 0; i < 16; i++) {
+          const float* c = probability + gpu_min_i(i0 + i * shares, 63) * GM;
+          const bool inside = i0 + i * shares < n;
+          UNROLL for (int g = 0; g < GM; g++) acc[g] = gpu_fma(inside ? c[g] : 0.0f, v[i], acc[g]);
+        }
       }
     }
     if (shares > 1) {  // hd <= 128: the shares meet in the q and score area, [share][g][d]

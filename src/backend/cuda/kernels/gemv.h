@@ -4,7 +4,8 @@
 // W, so each x value loaded serves R rows. Splitting k is what helps small matrices, which are bound by latency and not by
 // bandwidth (1.1 to 1.5 times, GPU-FACTS section 3). The first weights are loaded before the inputs are waited for. One row of x
 // sits in shared memory (4k bytes, swizzled: 16-byte reads of any group stride have no bank conflict); more rows read x through
-// L1. Sums: per lane over its groups in order, then over lanes in a fixed tree, so a row does not depend on m or R.
+// L1. The grid is no larger than what runs at once: a block takes several groups of teams, so that the norm is paid once, with
+// the next weights always in flight. Sums: per lane over its groups in order, then over lanes in a fixed tree, so a row does not depend on m or R.
 // Fused, because 133 small kernels of a decode step cost as much as a third of its GEMVs: RMS norm of the input; bias, residual
 // add, SwiGLU of two interleaved weights, and the GDN convolution on the sums.
 // R = 2 on sm20: 4 rows need more than 63 registers there.
@@ -72,6 +73,73 @@ DEVICE void team_sums(const float (&acc)[Count], int lanes, float* partial, floa
   gpu_sync();
 }
 
+/// Which rows a team takes: teams are numbered through the segments, R rows each (of both weights in turn when paired).
+struct GemvPlace {
+  int segment, row0;
+};
+DEVICE GemvPlace gemv_place(const GemvArgs& a, int team) {
+  GemvPlace place{0, 0};
+  if (!a.paired) {
+    for (; place.segment + 1 < a.segment_count; place.segment++) {
+      const int here = (a.segments[place.segment].rows + kGemvRows - 1) / kGemvRows;
+      if (team < here) break;
+      team -= here;
+    }
+  }
+  place.row0 = a.paired ? team * kGemvRows / 2 : team * kGemvRows;
+  return place;
+}
+
+template <class F>
+DEVICE void gemv_load(typename F::Raw (&w)[kGemvRows], const GemvArgs& a, int team, int expert, int group) {
+  const GemvPlace place = gemv_place(a, team);
+  const GemvSegment& s0 = a.segments[place.segment];
+  const GemvSegment& s1 = a.segments[a.paired ? 1 : place.segment];
+  const WeightView v0{s0.data, s0.elements}, v1{s1.data, s1.elements};
+  const u64 start = (u64)expert * (u64)s0.rows * (u64)a.k;
+  UNROLL for (int r = 0; r < kGemvRows; r++) {
+    const int row = gpu_min_i(a.paired ? place.row0 + r / 2 : place.row0 + r, s0.rows - 1);
+    w[r] = F::load(a.paired && (r & 1) ? v1 : v0, start + (u64)row * (u64)a.k, group);
+  }
+}
+
+/// What happens to one sum: see GemvArgs. `sums` holds the block's sums, j is this one's place.
+template <int M>
+DEVICE void gemv_finish(const GemvArgs& a, const float* sums, int j, int team, int m0) {
+  constexpr int R = kGemvRows;
+  const int i = j % (M * R), m = m0 + i / R, r = i % R;
+  const GemvPlace place = gemv_place(a, team);
+  const int which = a.paired ? r & 1 : place.segment;
+  const GemvSegment& s = a.segments[which];
+  const int row = a.paired ? place.row0 + r / 2 : place.row0 + r;
+  if (row >= s.rows || m >= a.m) return;
+  float v = sums[j];
+  if (s.bias) v += s.bias[row];
+  const u64 to = (u64)m * (u64)s.rows + (u64)row;
+  if (s.out) s.out[to] = v;
+  if (a.residual && which == 0) a.residual[to] += v;
+  if (a.paired && which == 1) {
+    float gate = sums[j - 1];
+    if (a.segments[0].bias) gate += a.segments[0].bias[row];
+    a.swiglu_out[to] = gpu_silu(gate) * v;
+  }
+  if (a.conv_weight && which == 0) {
+    const u64 step = (u64)s.rows;
+    float* state = a.sequences[m].conv + (u64)a.layer * 4 * step + (u64)row;
+    const float x0 = state[step], x1 = state[2 * step], x2 = state[3 * step];
+    const F4 c = ((const F4*)a.conv_weight)[row];
+    float sum = c.x * x0;
+    sum = gpu_fma(c.y, x1, sum);
+    sum = gpu_fma(c.z, x2, sum);
+    sum = gpu_fma(c.w, v, sum);
+    a.conv_out[to] = gpu_silu(sum);
+    state[0] = x0;
+    state[step] = x1;
+    state[2 * step] = x2;
+    state[3 * step] = v;
+  }
+}
+
 template <class F, int M>
 DEVICE void gemv(const GemvArgs& a) {
   constexpr int R = kGemvRows, Count = M * R;
@@ -84,42 +152,18 @@ DEVICE void gemv(const GemvArgs& a) {
   SHARED float sums[8 * Count];
   SHARED F4 norm_scratch[72];
   const int t = tid_x(), lanes = a.lanes, teams = 256 / lanes, team = t / lanes, lane = t & (lanes - 1);
-  const int groups = a.k / F::kGroup;
-
-  // Which rows: teams are numbered through the segments, R rows each (of both weights in turn when paired).
-  const int per_row = a.paired ? 2 : 1;
-  int index = bid_x() * teams + team, segment = 0;
-  for (; segment + 1 < a.segment_count && !a.paired; segment++) {
-    const int here = (a.segments[segment].rows + R - 1) / R;
-    if (index < here) break;
-    index -= here;
-  }
-  const GemvSegment& s0 = a.segments[segment];
-  const GemvSegment& s1 = a.segments[a.paired ? 1 : segment];
-  const int row0 = index * R / per_row, last = s0.rows - 1;
-  const WeightView v0{s0.data, s0.elements}, v1{s1.data, s1.elements};
-  // Which input rows, and which expert.
-  const int pair = bid_y();
-  u64 expert_start = 0;
-  int m0 = pair * M;
+  const int groups = a.k / F::kGroup, pair = bid_y();
+  int expert = 0, m0 = pair * M;
   if (a.expert_ids) {
     gpu_wait_inputs();  // the ids come from the router: nothing can be loaded before
-    expert_start = (u64)a.expert_ids[pair] * (u64)s0.rows * (u64)a.k;
+    expert = a.expert_ids[pair];
     m0 = pair;
   }
   typename F::Raw w[R];
-  auto load = [&](int group) {
-    UNROLL for (int r = 0; r < R; r++) {
-      const int row = gpu_min_i(a.paired ? row0 + r / 2 : row0 + r, last);
-      w[r] = F::load(a.paired && (r & 1) ? v1 : v0, expert_start + (u64)row * (u64)a.k, group);
-    }
-  };
-  if (lane < groups) load(lane);
+  const int first = gpu_min_i(lane, groups - 1);  // lanes past the end load what they will not use
+  gemv_load<F>(w, a, bid_x() * teams + team, expert, first);
   gpu_let_next_start();
   gpu_wait_inputs();
-
-  float acc[Count];
-  UNROLL for (int i = 0; i < Count; i++) acc[i] = 0;
   if (M == 1) {
     const int input = a.expert_ids ? pair / a.rows_per_input : pair;
     const F4* x = (const F4*)(a.x + (u64)input * (u64)a.k);
@@ -136,58 +180,28 @@ DEVICE void gemv(const GemvArgs& a) {
       for (int i = t; i < a.k / 4; i += 256) xs[SharedX::swizzle(i)] = x[i];
     }
     gpu_sync();
-    const SharedX shared{xs};
+  }
+  for (int block = bid_x(); block < a.blocks; block += nbid_x()) {
+    float acc[Count];
+    UNROLL for (int i = 0; i < Count; i++) acc[i] = 0;
     for (int g = lane; g < groups; g += lanes) {
-      if (g != lane) load(g);
-      UNROLL for (int r = 0; r < R; r++) acc[r] += F::dot(w[r], shared, g);
-    }
-  } else {
-    for (int g = lane; g < groups; g += lanes) {
-      if (g != lane) load(g);
+      typename F::Raw now[R];
+      UNROLL for (int r = 0; r < R; r++) now[r] = w[r];
+      // The next weights are in flight while these are used: of the same rows, or the first of the block's next rows.
+      const bool more = g + lanes < groups;
+      const int next = gpu_min_i(block + nbid_x(), a.blocks - 1);
+      gemv_load<F>(w, a, (more ? block : next) * teams + team, expert, more ? g + lanes : first);
       UNROLL for (int m = 0; m < M; m++) {
-        const GlobalX global{(const F4*)(a.x + (u64)gpu_min_i(m0 + m, a.m - 1) * (u64)a.k)};
-        UNROLL for (int r = 0; r < R; r++) acc[m * R + r] += F::dot(w[r], global, g);
+        if (M == 1) {
+          const SharedX x{xs};
+          UNROLL for (int r = 0; r < R; r++) acc[r] += F::dot(now[r], x, g);
+        } else {
+          const GlobalX x{(const F4*)(a.x + (u64)gpu_min_i(m0 + m, a.m - 1) * (u64)a.k)};
+          UNROLL for (int r = 0; r < R; r++) acc[m * R + r] += F::dot(now[r], x, g);
+        }
       }
     }
-  }
-  team_sums(acc, lanes, partial, sums);
-
-  for (int j = t; j < teams * Count; j += 256) {
-    const int of_team = j / Count, i = j - of_team * Count, m = m0 + i / R, r = i % R;
-    int at = bid_x() * teams + of_team, which = 0;
-    for (; which + 1 < a.segment_count && !a.paired; which++) {
-      const int here = (a.segments[which].rows + R - 1) / R;
-      if (at < here) break;
-      at -= here;
-    }
-    if (a.paired) which = r & 1;
-    const GemvSegment& s = a.segments[which];
-    const int row = a.paired ? at * R / 2 + r / 2 : at * R + r;
-    if (row >= s.rows || m >= a.m) continue;
-    float v = sums[j];
-    if (s.bias) v += s.bias[row];
-    const u64 to = (u64)m * (u64)s.rows + (u64)row;
-    if (s.out) s.out[to] = v;
-    if (a.residual && which == 0) a.residual[to] += v;
-    if (a.paired && which == 1) {
-      float gate = sums[j - 1];
-      if (a.segments[0].bias) gate += a.segments[0].bias[row];
-      a.swiglu_out[to] = gpu_silu(gate) * v;
-    }
-    if (a.conv_weight && which == 0) {
-      float* state = a.sequences[m].conv + (u64)a.layer * 4 * (u64)s.rows + (u64)row;
-      const u64 step = (u64)s.rows;
-      const float s1v = state[step], s2v = state[2 * step], s3v = state[3 * step];
-      const F4 c = ((const F4*)a.conv_weight)[row];
-      float sum = c.x * s1v;
-      sum = gpu_fma(c.y, s2v, sum);
-      sum = gpu_fma(c.z, s3v, sum);
-      sum = gpu_fma(c.w, v, sum);
-      a.conv_out[to] = gpu_silu(sum);
-      state[0] = s1v;
-      state[step] = s2v;
-      state[2 * step] = s3v;
-      state[3 * step] = v;
-    }
+    team_sums(acc, lanes, partial, sums);
+    for (int j = t; j < teams * Count; j += 256) gemv_finish<M>(a, sums, j, block * teams + j / Count, m0);
   }
 }

@@ -19,6 +19,7 @@ struct GemvArgs {
   const float* x;          // [m, k]
   int segment_count, k, m;
   int lanes;               // threads that share a row: 32, 64, 128 or 256; fixed by the shape
+  int blocks;              // groups of rows; a block of the grid takes every nbid_x()-th
   // Input norm (m == 1): x is replaced by rms_norm(x) * norm_weight, which block 0 also writes to `normed`.
   const float* norm_weight;
   float* normed;
