@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <vector>
+#include <cstdint>
 
 #include "backend/cpu/kernels/compute_probe/compute_probe.h"
+#include "backend/cpu/weight/page_buffer.h"
 
 namespace heirloom::cpu {
 namespace {
 
-constexpr std::size_t kProbeWords = (std::size_t{512} << 20) / sizeof(std::uint64_t);
+constexpr std::int64_t kProbeWords = (std::int64_t{512} << 20) / 8;
 constexpr int kRuns = 5;
 constexpr std::uint64_t kRounds = 4'000'000;
 
@@ -40,17 +41,21 @@ ComputeProbe probe_of(CpuTier tier) {
   return scalar_probe;
 }
 
-double read_rate(ThreadPool& pool, const std::vector<std::uint64_t>& memory) {
+// The fastest plain read that was found, so that shares are not flattered: huge pages as weights have them, and prefetch
+// 4 KiB ahead into L2. Without both, one core of a Xeon with AVX-512 reads 8.7 instead of 14.4 GB/s.
+double read_rate(ThreadPool& pool, const PageBuffer& memory) {
   std::atomic<std::uint64_t> sink{0};
+  const auto* words = reinterpret_cast<const std::uint64_t*>(memory.data());
   const auto start = std::chrono::steady_clock::now();
-  pool.parallel_for(static_cast<std::int64_t>(memory.size()), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+  pool.parallel_for(kProbeWords, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
     std::uint64_t sums[8] = {};
     for (std::int64_t i = begin; i + 8 <= end; i += 8) {
-      for (std::int64_t j = 0; j < 8; ++j) sums[j] += memory[static_cast<std::size_t>(i + j)];
+      __builtin_prefetch(words + i + 512, 0, 2);
+      for (std::int64_t j = 0; j < 8; ++j) sums[j] += words[i + j];
     }
     for (const std::uint64_t sum : sums) sink.fetch_add(sum, std::memory_order_relaxed);
   });
-  return static_cast<double>(memory.size() * sizeof(std::uint64_t)) / seconds_since(start);
+  return static_cast<double>(memory.bytes()) / seconds_since(start);
 }
 
 double compute_rate(ThreadPool& pool, ComputeProbe probe) {
@@ -63,9 +68,10 @@ double compute_rate(ThreadPool& pool, ComputeProbe probe) {
 }  // namespace
 
 MachineLimits measure_machine(ThreadPool& pool, CpuTier tier) {
-  std::vector<std::uint64_t> memory(kProbeWords);
-  pool.parallel_for(static_cast<std::int64_t>(memory.size()), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) memory[static_cast<std::size_t>(i)] = static_cast<std::uint64_t>(i);
+  const PageBuffer memory(static_cast<std::size_t>(kProbeWords) * 8);
+  auto* words = reinterpret_cast<std::uint64_t*>(memory.data());
+  pool.parallel_for(kProbeWords, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) words[i] = static_cast<std::uint64_t>(i);
   });
   MachineLimits limits;
   for (int run = 0; run < kRuns; ++run) {
