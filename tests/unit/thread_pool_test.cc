@@ -107,5 +107,35 @@ TEST(thread_pool, idle_threads_sleep_and_wake_again) {
   EXPECT_EQ(sum.load(), 8);
 }
 
+TEST(thread_pool, busy_neighbours_do_not_change_results) {
+  ThreadPool pool(2);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> neighbours;
+  for (int i = 0; i < 2; ++i) {
+    neighbours.emplace_back([&] {
+      while (!stop.load(std::memory_order_relaxed)) {
+      }
+    });
+  }
+  // Long enough for threads to lose their cores inside pieces many times (a turn of the scheduler is about 3 ms).
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(400);
+  std::int64_t loops = 0, wrong = 0;
+  while (std::chrono::steady_clock::now() < until) {
+    std::vector<std::atomic<int>> hits(16);
+    pool.parallel_for(16, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        for (int spin = 0; spin < 20000; ++spin) std::atomic_signal_fence(std::memory_order_seq_cst);
+        hits[static_cast<std::size_t>(i)].fetch_add(1);
+      }
+    });
+    for (const auto& hit : hits) wrong += hit.load() != 1;
+    ++loops;
+  }
+  stop.store(true);
+  for (std::thread& neighbour : neighbours) neighbour.join();
+  EXPECT_GT(loops, 0);
+  EXPECT_EQ(wrong, 0);
+}
+
 }  // namespace
 }  // namespace heirloom
