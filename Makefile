@@ -3,7 +3,9 @@ JOBS ?= $(shell nproc)
 
 .PHONY: demo test build deps asan format lint
 
-demo: build
+demo: deps
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target heirloom
 	build/release/heirloom run demo-vl --image examples/shapes.png -p "Describe the picture."
 
 test: build
