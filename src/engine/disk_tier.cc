@@ -20,6 +20,8 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kPageTokens = ops::StateShape::kPageTokens;
 // A context of a million tokens; more in a file is damage.
 constexpr std::uint64_t kMaxSymbols = 1u << 24;
+constexpr std::uint64_t kMaxPinnedBytes = 256ull << 20;
+constexpr std::size_t kAlwaysQueued = 4;
 constexpr std::chrono::hours kOtherModelRest{1};
 
 enum Region : std::uint32_t { kMeta = 1, kSymbols = 2, kConv = 3, kRecurrent = 4, kTail = 5, kLogits = 6, kPage = 7 };
@@ -159,15 +161,17 @@ bool DiskTier::has_page(const Key128& key) const {
   return pages_.contains(hex(key));
 }
 
-std::size_t DiskTier::queued() const {
-  const std::scoped_lock lock(mutex_);
-  return writes_.size();
-}
-
-void DiskTier::write(std::vector<Symbol> symbols, std::function<HostState()> source, SnapshotKind kind) {
+void DiskTier::write(std::vector<Symbol> symbols, std::function<HostState()> source, SnapshotKind kind,
+                     std::uint64_t pinned_bytes) {
   {
     const std::scoped_lock lock(mutex_);
-    writes_.push_back({std::move(symbols), std::move(source), kind});
+    writes_.push_back({std::move(symbols), std::move(source), kind, pinned_bytes});
+    std::uint64_t pinned = 0;
+    for (const WriteJob& job : writes_) pinned += job.pinned_bytes;
+    while (pinned > kMaxPinnedBytes && writes_.size() > kAlwaysQueued) {
+      pinned -= writes_.front().pinned_bytes;
+      writes_.pop_front();
+    }
   }
   wake_.notify_all();
 }

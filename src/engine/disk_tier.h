@@ -68,9 +68,10 @@ class DiskTier {
 
   /// Whether a page of this prefix is known to be on disk.
   bool has_page(const Key128& key) const;
-  /// Writes in the background. `source` must be safe to call on the disk thread.
-  void write(std::vector<Symbol> symbols, std::function<HostState()> source, SnapshotKind kind);
-  bool accepts_writes() const { return writable_ && queued() < kMaxQueue; }
+  /// Writes in the background. `source` must be safe to call on the disk thread; `pinned_bytes` is what it keeps alive.
+  /// When more than 256 MiB (or four snapshots) wait for a slow disk, the oldest are dropped.
+  void write(std::vector<Symbol> symbols, std::function<HostState()> source, SnapshotKind kind, std::uint64_t pinned_bytes);
+  bool writable() const { return writable_; }
   std::shared_ptr<DiskLoad> load(std::vector<Symbol> symbols, const DiskCopy& copy);
   /// What has changed on disk since the last call.
   std::vector<Found> take_events();
@@ -85,13 +86,12 @@ class DiskTier {
     std::vector<Symbol> symbols;
     std::function<HostState()> source;
     SnapshotKind kind;
+    std::uint64_t pinned_bytes;
   };
   struct LoadJob {
     std::shared_ptr<DiskLoad> load;
     std::string file;
   };
-  static constexpr std::size_t kMaxQueue = 64;
-
   void run();
   void write_now(const WriteJob& job);
   void load_now(const LoadJob& job);
@@ -102,7 +102,6 @@ class DiskTier {
   void trim();
   void remove_leftovers();
   void stop_writing(const std::string& reason);
-  std::size_t queued() const;
   std::filesystem::path page_path(const Key128& key) const { return options_.folder / (hex(key) + ".page"); }
 
   Options options_;             // folder: of this model

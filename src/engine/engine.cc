@@ -10,6 +10,7 @@
 #include "engine/bundled_models.h"
 #include "engine/memory_plan.h"
 #include "engine/model_info.h"
+#include "engine/model_key.h"
 #include "engine/open_backend.h"
 #include "engine/prompt_builder.h"
 #include "engine/scheduler.h"
@@ -40,11 +41,20 @@ class LoadedEngine final : public Engine {
     pool_ = std::make_unique<StatePool>(*backend_, model_->state_shape(plan_.kv_type));
     PrefixCache::Options cache_options;
     cache_options.memory_bytes = options_.cache_ram_bytes;
+    if (!options_.cache_dir.empty()) {
+      cache_options.disk_folder = options_.cache_dir;
+      cache_options.disk_bytes = options_.cache_disk_bytes;
+      cache_options.model = model_key(files_, *backend_, pool_->shape());
+      cache_options.vocab_size = static_cast<std::size_t>(vocab_size());
+    }
+    const auto doorbell = std::make_shared<Doorbell>();
+    cache_options.on_event = [doorbell] { doorbell->ring(); };
     cache_options.token_text = [this](std::int32_t id) { return tokenizer_.piece(id); };
     cache_ = std::make_unique<PrefixCache>(*pool_, std::move(cache_options));
     Scheduler::Options scheduler_options;
     scheduler_options.slots = options_.parallel;
     scheduler_options.end_tokens = defaults_.end_tokens;
+    scheduler_options.doorbell = doorbell;
     scheduler_ = std::make_unique<Scheduler>(*model_, *pool_, *cache_, std::move(scheduler_options));
     log::info("{}: {}, {} KV cache, {} request{} of {} tokens", files_.name, backend_->description(),
               dtype_name(plan_.kv_type), options_.parallel, options_.parallel == 1 ? "" : "s", plan_.context_tokens);

@@ -13,6 +13,7 @@ constexpr std::int64_t kSmallestStep = 64;
 constexpr std::int64_t kLargestStep = 4096;
 constexpr double kCopyShare = 0.02;
 constexpr std::int64_t kDiskStep = 512;
+constexpr std::int64_t kForkTokens = 16;  // a fork snapshot that saves fewer is not worth its bytes
 // Without captures a snapshot ends a chunk, and short chunks read all weights for little work: dense only at the start,
 // where short shared prefixes lie, then coarse.
 constexpr std::int64_t kDenseTokens = 256;
@@ -66,7 +67,7 @@ PrefixCache::Start PrefixCache::start(const Prompt& prompt) {
     cached = hit.deepest->node->depth;
     start.loading = disk_->load(PrefixIndex::path(*hit.deepest->node), *hit.deepest->disk);
   }
-  if (hit.known_length > cached && hit.known_length < prompt.size()) start.fork = hit.known_length;
+  if (hit.known_length >= cached + kForkTokens && hit.known_length < prompt.size()) start.fork = hit.known_length;
   ++(cached > 0 ? hits_ : misses_);
   log_start(prompt, hit, cached);
   return start;
@@ -146,7 +147,7 @@ void PrefixCache::keep(std::span<const Symbol> prefix, const SnapshotRef& snapsh
 }
 
 void PrefixCache::write_to_disk(std::span<const Symbol> prefix, const SnapshotRef& snapshot, SnapshotKind kind) {
-  if (!disk_ || !disk_->accepts_writes()) return;
+  if (!disk_ || !disk_->writable()) return;
   // Pages are shared between files, recurrent states are not: of the many block snapshots every few go to disk.
   if (kind == SnapshotKind::block && snapshot->position % kDiskStep != 0) return;
   const CacheEntry* entry = store_.entry_of(prefix);
@@ -160,14 +161,14 @@ void PrefixCache::write_to_disk(std::span<const Symbol> prefix, const SnapshotRe
   auto source = [&pool = pool_, disk = &*disk_, snapshot, keys = disk_->page_keys(prefix)] {
     return copy_to_host(pool, *snapshot, [&](std::size_t i) { return disk->has_page(keys[i]); });
   };
-  disk_->write(std::move(outgoing.symbols), std::move(source), kind);
+  disk_->write(std::move(outgoing.symbols), std::move(source), kind, pool_.state_bytes());
 }
 
 void PrefixCache::send(Outgoing outgoing) {
   const std::vector<Key128> keys = disk_->page_keys(outgoing.symbols);
   auto state = std::make_shared<HostState>(
       copy_to_host(pool_, *outgoing.snapshot, [&](std::size_t i) { return disk_->has_page(keys[i]); }));
-  disk_->write(std::move(outgoing.symbols), [state] { return std::move(*state); }, outgoing.kind);
+  disk_->write(std::move(outgoing.symbols), [state] { return std::move(*state); }, outgoing.kind, pool_.state_bytes());
 }
 
 void PrefixCache::poll(bool idle) {

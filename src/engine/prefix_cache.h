@@ -40,7 +40,7 @@ class PrefixCache {
   struct Start {
     SnapshotRef snapshot;               // null: from the beginning, or see loading
     std::shared_ptr<DiskLoad> loading;  // a better one comes from disk: call again_after_load when it is done
-    std::int64_t fork = 0;              // where the prompt leaves the known paths, if past the snapshot; else 0
+    std::int64_t fork = 0;              // where the prompt leaves the known paths, if well past the snapshot; else 0
   };
 
   /// Reads the index of the disk folder, if there is one.

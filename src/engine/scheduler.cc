@@ -97,12 +97,14 @@ void Scheduler::take_inbox() {
 }
 
 void Scheduler::reap_cancelled() {
-  const auto reap = [&](const SequencePtr& sequence) {
-    if (!sequence->done && sequence->ticket->cancel_requested()) finish(*sequence, FinishReason::cancelled);
-    return sequence->done;
+  const auto reap = [&](auto& sequences) {
+    for (const SequencePtr& sequence : sequences) {
+      if (!sequence->done && sequence->ticket->cancel_requested()) finish(*sequence, FinishReason::cancelled);
+    }
+    std::erase_if(sequences, [](const SequencePtr& sequence) { return sequence->done; });
   };
-  std::erase_if(waiting_, reap);
-  std::erase_if(active_, reap);
+  reap(waiting_);
+  reap(active_);
 }
 
 void Scheduler::admit() {

@@ -66,7 +66,9 @@ TEST_P(resume, is_exact_at_every_depth) {
     EXPECT_TRUE(revealing.same_numbers(ask_cold(text_prompt(second), 8))) << depth;
     EXPECT_LE(static_cast<std::int64_t>(depth) - revealing.cached, options.captures ? 64 : 512);
     const Answer using_it = ask(forked, text_prompt(third), 8);
-    EXPECT_EQ(using_it.cached, static_cast<std::int64_t>(depth));
+    // Fork snapshots that would save fewer than 16 tokens are not made.
+    const auto saved = static_cast<std::int64_t>(depth) - revealing.cached;
+    EXPECT_EQ(using_it.cached, saved >= 16 ? static_cast<std::int64_t>(depth) : revealing.cached);
     EXPECT_TRUE(using_it.same_numbers(ask_cold(text_prompt(third), 8))) << depth;
   }
 }
@@ -188,7 +190,7 @@ class CacheModel {
     }
     const auto size = static_cast<std::int64_t>(prompt.size());
     for (std::int64_t p = start / 64 * 64 + 64; p < size; p += 64) add(prompt, p, false);
-    if (shared > start && shared < size) add(prompt, shared, false);
+    if (shared >= start + 16 && shared < size) add(prompt, shared, false);
     add(prompt, size, true);
     Ids all = joined(prompt, answer);
     add(all, static_cast<std::int64_t>(all.size()) - 1, false);
