@@ -37,14 +37,14 @@ class LoadedEngine final : public Engine {
       if (options_.progress) options_.progress(fraction, "loading");
     });
     // Only headers are needed from here on: the packed weights are the backend's.
-    plan_ = make_memory_plan(*model_, options_, backend_->is_host_memory() ? available_host_bytes() : options_.vram_bytes);
+    plan_ = make_memory_plan(*model_, options_, memory_left(*backend_));
     pool_ = std::make_unique<StatePool>(*backend_, model_->state_shape(plan_.kv_type));
     PrefixCache::Options cache_options;
-    cache_options.memory_bytes = options_.cache_ram_bytes;
+    cache_options.memory_bytes = plan_.cache_bytes;
     if (!options_.cache_dir.empty()) {
       cache_options.disk_folder = options_.cache_dir;
       cache_options.disk_bytes = options_.cache_disk_bytes;
-      cache_options.model = model_key(files_, *backend_, pool_->shape());
+      cache_options.model = model_key(files_, *backend_, options_, pool_->shape());
       cache_options.vocab_size = static_cast<std::size_t>(vocab_size());
     }
     const auto doorbell = std::make_shared<Doorbell>();
@@ -55,7 +55,13 @@ class LoadedEngine final : public Engine {
     scheduler_options.slots = options_.parallel;
     scheduler_options.end_tokens = defaults_.end_tokens;
     scheduler_options.doorbell = doorbell;
+    // A GPU needs more rows than a CPU to be busy.
+    if (!backend_->is_host_memory()) scheduler_options.largest_chunk = options_.profile == "fermi" ? 1024 : 2048;
     scheduler_ = std::make_unique<Scheduler>(*model_, *pool_, *cache_, std::move(scheduler_options));
+    if (plan_.cache_bytes < options_.cache_ram_bytes) {
+      log::info("prefix cache: {} MiB instead of {} MiB, a quarter of the memory left", plan_.cache_bytes >> 20,
+                options_.cache_ram_bytes >> 20);
+    }
     log::info("{}: {}, {} KV cache, {} request{} of {} tokens", files_.name, backend_->description(),
               dtype_name(plan_.kv_type), options_.parallel, options_.parallel == 1 ? "" : "s", plan_.context_tokens);
   }

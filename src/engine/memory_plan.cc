@@ -65,7 +65,6 @@ MemoryPlan make_memory_plan(const model::Model& model, const EngineOptions& opti
   }
   MemoryPlan plan;
   plan.available_bytes = available_bytes;
-  plan.cache_bytes = options.cache_ram_bytes;
   plan.context_tokens = options.context_tokens > 0 ? options.context_tokens : model_context;
   const auto parallel = static_cast<std::uint64_t>(options.parallel);
   const auto kv_type_for = [&](int context) {
@@ -74,7 +73,8 @@ MemoryPlan make_memory_plan(const model::Model& model, const EngineOptions& opti
   };
   // A tenth stays for activations and everything else.
   const std::uint64_t usable = available_bytes / 10 * 9;
-  const std::uint64_t for_requests = usable > plan.cache_bytes ? usable - plan.cache_bytes : 0;
+  plan.cache_bytes = std::min(options.cache_ram_bytes, usable / 4);
+  const std::uint64_t for_requests = usable - plan.cache_bytes;
   plan.kv_type = kv_type_for(plan.context_tokens);
   plan.bytes_per_request = request_bytes(model, plan.kv_type, plan.context_tokens);
   if (plan.bytes_per_request * parallel <= for_requests) return plan;

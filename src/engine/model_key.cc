@@ -61,12 +61,22 @@ void add_weights(Hasher& hasher, const TensorSource& source) {
   }
 }
 
+/// A backend's description without its number of threads, which changes no result (ops/backend.h).
+std::string arithmetic(const std::string& description) {
+  const std::size_t comma = description.rfind(", ");
+  return comma != std::string::npos && description.find("thread", comma) != std::string::npos ? description.substr(0, comma)
+                                                                                              : description;
+}
+
 }  // namespace
 
-Key128 model_key(const model::ModelFiles& files, const ops::Backend& backend, const ops::StateShape& shape) {
+Key128 model_key(const model::ModelFiles& files, const ops::Backend& backend, const EngineOptions& options,
+                 const ops::StateShape& shape) {
   Hasher hasher;
   hasher.add_number(kNumericsVersion);
-  hasher.add(backend.numerics());
+  hasher.add(arithmetic(backend.description()));
+  hasher.add(options.gemm);
+  hasher.add(options.profile);
   for (const int value : {shape.num_gdn_layers, shape.conv_kernel, shape.conv_channels, shape.num_v_heads, shape.head_k_dim,
                           shape.head_v_dim, shape.num_attention_layers, shape.num_kv_heads, shape.head_dim,
                           static_cast<int>(shape.kv_type)}) {

@@ -1,5 +1,6 @@
 #include "engine/open_backend.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -8,6 +9,7 @@
 #include "base/check.h"
 #include "base/cpu_features.h"
 #include "base/log.h"
+#include "engine/memory_plan.h"
 
 namespace heirloom {
 namespace {
@@ -78,6 +80,14 @@ std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, Profile
     log::warning("cuda:{} cannot be used, the CPU is: {}", chosen, error.what());
     return open_cpu(options, profiler);
   }
+}
+
+std::uint64_t memory_left(ops::Backend& backend) {
+  if (auto* gpu = dynamic_cast<cuda::CudaBackend*>(&backend)) {
+    const cuda::Device& device = gpu->device();
+    return device.ceiling_bytes() - std::min(device.ceiling_bytes(), device.used_bytes());
+  }
+  return engine::available_host_bytes();
 }
 
 }  // namespace heirloom

@@ -13,4 +13,7 @@ namespace heirloom {
 /// the backend.
 std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, Profiler* profiler = nullptr);
 
+/// Memory that states may still use there: host memory for the CPU, what is left under the ceiling of a GPU.
+std::uint64_t memory_left(ops::Backend& backend);
+
 }  // namespace heirloom

@@ -352,7 +352,11 @@ void Scheduler::after_part(Part& part, const model::StepOutput& output, std::spa
       logits = host_logits(output, part.logits_row);
     }
   }
-  if (!part.decoding) take_snapshots(sequence, part, logits, std::move(captured));
+  if (part.decoding) {
+    snapshot_answer(sequence);
+  } else {
+    take_snapshots(sequence, part, logits, std::move(captured));
+  }
   if (part.logits_row >= 0) {
     const bool greedy = sequence.sampler.plain_greedy() && !sequence.job.constraint;
     choose_token(sequence, logits, greedy ? greedy_ids[static_cast<std::size_t>(part.logits_row)] : -1);
@@ -388,6 +392,14 @@ void Scheduler::take_snapshots(Sequence& sequence, const Part& part, std::span<c
     cache_.note_copy(milliseconds(begin, Clock::now()));
     cache_.keep(prefix(position), snapshot, planned.kind);
   }
+}
+
+/// Long answers leave block snapshots too: an edit or a retry inside one goes back a block step at most.
+void Scheduler::snapshot_answer(Sequence& sequence) {
+  const std::int64_t position = sequence.state->position();
+  if (!cache_.enabled() || position % cache_.block_step(position) != 0) return;
+  const auto prefix = std::span<const Symbol>(sequence.symbols).first(static_cast<std::size_t>(position));
+  if (cache_.wants(prefix, false)) cache_.keep(prefix, sequence.state->snapshot(), SnapshotKind::block);
 }
 
 void Scheduler::sum_hidden(Sequence& sequence, const Part& part, const model::StepOutput& output) {

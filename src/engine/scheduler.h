@@ -66,6 +66,7 @@ class Scheduler {
   void after_part(Part& part, const model::StepOutput& output, std::span<const std::int32_t> greedy_ids);
   void take_snapshots(Sequence& sequence, const Part& part, std::span<const float> logits,
                       std::vector<SnapshotRef> captured);
+  void snapshot_answer(Sequence& sequence);
   std::span<const float> host_logits(const model::StepOutput& output, std::int64_t row);
   void sum_hidden(Sequence& sequence, const Part& part, const model::StepOutput& output);
   void choose_token(Sequence& sequence, std::span<const float> logits, std::int32_t greedy_id);

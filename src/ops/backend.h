@@ -210,8 +210,6 @@ class Backend {
   virtual void synchronize() = 0;
   /// "cpu avx512_vnni, 2 threads" / "cuda:0 NVIDIA H200, sm20 kernels"
   virtual std::string description() const = 0;
-  /// What the numbers of a state depend on, and nothing else ("cpu avx512_vnni"): snapshots on disk are tied to it.
-  virtual std::string numerics() const { return description(); }
   /// True if device pointers are host memory that other threads may read (the cache writes snapshots to disk from there).
   virtual bool is_host_memory() const { return false; }
   /// True if gdn_mixer honours SequenceStep::captures; otherwise the engine cuts its prefill at snapshots.

@@ -110,6 +110,18 @@ TEST(prefix_cache, a_growing_chat_recomputes_only_what_is_new) {  // case C01
   }
 }
 
+TEST(prefix_cache, going_back_inside_a_long_answer_recomputes_a_block_step_at_most) {
+  EngineFixture fixture;
+  const Ids ids = random_ids(30, 1);
+  const Answer answer = ask(fixture, text_prompt(ids), 400);
+  for (const std::size_t kept : {10u, 100u, 250u, 399u}) {
+    const Ids back = joined(joined(ids, Ids(answer.ids.begin(), answer.ids.begin() + static_cast<std::ptrdiff_t>(kept))), {1, 2});
+    const Answer again = ask(fixture, text_prompt(back), 4);
+    EXPECT_GE(again.cached, std::max<std::int64_t>(30, 30 + static_cast<std::int64_t>(kept) - 64)) << kept;
+    EXPECT_TRUE(again.same_numbers(ask_cold(text_prompt(back), 4))) << kept;
+  }
+}
+
 TEST(prefix_cache, pictures_are_part_of_the_prefix) {
   const auto with_picture = [](std::uint64_t hash, float pixel) {
     engine::Prompt prompt;
@@ -193,7 +205,9 @@ class CacheModel {
     if (shared >= start + 16 && shared < size) add(prompt, shared, false);
     add(prompt, size, true);
     Ids all = joined(prompt, answer);
-    add(all, static_cast<std::int64_t>(all.size()) - 1, false);
+    const auto end = static_cast<std::int64_t>(all.size()) - 1;
+    for (std::int64_t p = size / 64 * 64 + 64; p < end; p += 64) add(all, p, false);
+    add(all, end, false);
   }
 
  private:

@@ -48,8 +48,6 @@ std::string CpuBackend::description() const {
   return fmt::format("cpu {}, {} thread{}", cpu_tier_name(tier_), pool_.num_threads(), pool_.num_threads() == 1 ? "" : "s");
 }
 
-std::string CpuBackend::numerics() const { return fmt::format("cpu {}", cpu_tier_name(tier_)); }
-
 std::unique_ptr<ops::Weight> CpuBackend::load_weight(const ops::WeightData& data) { return pack_weight(data, pool_, tier_); }
 
 bool CpuBackend::begin_step(const ops::StepPlan& plan, std::uint64_t) {

@@ -39,7 +39,6 @@ class CpuBackend : public ops::Backend {
   void zero(void* device, std::size_t bytes) override;
   void synchronize() override {}
   std::string description() const override;
-  std::string numerics() const override;
   bool is_host_memory() const override { return true; }
   bool captures_states() const override { return true; }
 
