@@ -56,7 +56,7 @@ TEST_P(segment_attention, matches_the_specification) {
 }
 
 TEST_P(segment_attention, many_heads_are_done_in_groups) {
-  // 3 x 1000 x 80 floats a head: 4 Mi floats hold 17 heads, so that 20 need a second group.
+  // 2 x 1000 x 80 + 1008 x 72 floats a head: 4 Mi floats hold 18 heads, so that 20 need a second group.
   SegmentCase c(20, 72, {0, 1000}, true, 200);
   CpuBackend cpu({.threads = 3, .tier = GetParam(), .profiler = nullptr});
   const std::vector<float> out = c.run([&](auto... args) { cpu.segment_attention(args...); });

@@ -105,6 +105,38 @@ HEIRLOOM_INLINE void weigh_strip(const float* w, std::ptrdiff_t stride, int rows
   }
 }
 
+/// R rows by V vectors of tokens; each score is one chain over ascending dims.
+template <int R, int V>
+HEIRLOOM_INLINE void score_transposed_tile(const float* q, std::ptrdiff_t q_stride, const float* keys, std::ptrdiff_t key_stride,
+                                           int d, float* scores, std::ptrdiff_t stride) {
+  Vec acc[R][V];
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < V; ++c) acc[r][c] = zero();
+  }
+  for (int i = 0; i < d; ++i) {
+    Vec key[V];
+    for (int c = 0; c < V; ++c) key[c] = load(keys + i * key_stride + c * kLanes);
+    for (int r = 0; r < R; ++r) {
+      const Vec x = set(q[r * q_stride + i]);
+      for (int c = 0; c < V; ++c) acc[r][c] = madd(x, key[c], acc[r][c]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < V; ++c) store(scores + r * stride + c * kLanes, acc[r][c]);
+  }
+}
+
+template <int V>
+HEIRLOOM_INLINE void score_transposed_strip(const float* q, std::ptrdiff_t q_stride, int rows, const float* keys,
+                                            std::ptrdiff_t key_stride, int d, float* scores, std::ptrdiff_t stride) {
+  constexpr int kRows = kRegisters == 32 ? 6 : 4;
+  int row = 0;
+  for (; row + kRows <= rows; row += kRows) {
+    score_transposed_tile<kRows, V>(q + row * q_stride, q_stride, keys, key_stride, d, scores + row * stride, stride);
+  }
+  for (; row < rows; ++row) score_transposed_tile<1, V>(q + row * q_stride, q_stride, keys, key_stride, d, scores + row * stride, stride);
+}
+
 template <typename Format>
 HEIRLOOM_INLINE void weigh_all(const float* w, std::ptrdiff_t stride, int rows, const void* values, int tokens, int d,
                                float* sums, bool add_to) {
@@ -114,7 +146,12 @@ HEIRLOOM_INLINE void weigh_all(const float* w, std::ptrdiff_t stride, int rows, 
   const int row_bytes = d * static_cast<int>(sizeof(typename Format::Element));
   int i = 0;
   for (; i + kWide * kLanes <= d; i += kWide * kLanes) {
+    if (kWide == 4 && d - i == 5 * kLanes) break;
     weigh_strip<Format, kWide>(w, stride, rows, v + i, tokens, d, sums + i, add_to, i == 0 ? row_bytes : 0);
+  }
+  if (kWide == 4 && d - i == 5 * kLanes) {  // the 80 dims of a padded SigLIP head: a strip of one vector would idle on latency
+    weigh_strip<Format, 5>(w, stride, rows, v + i, tokens, d, sums + i, add_to, i == 0 ? row_bytes : 0);
+    return;
   }
   for (; i < d; i += kLanes) weigh_strip<Format, 1>(w, stride, rows, v + i, tokens, d, sums + i, add_to, i == 0 ? row_bytes : 0);
 }
@@ -196,6 +233,16 @@ HEIRLOOM_SCORE_AND_WEIGH(f32, F32)
 HEIRLOOM_SCORE_AND_WEIGH(f16, F16)
 HEIRLOOM_SCORE_AND_WEIGH(bf16, Bf16)
 #undef HEIRLOOM_SCORE_AND_WEIGH
+
+void score_transposed(const float* q, std::ptrdiff_t q_stride, int rows, const float* keys, std::ptrdiff_t key_stride,
+                      int tokens, int d, float* scores, std::ptrdiff_t score_stride) noexcept {
+  constexpr int kWide = kRegisters == 32 ? 4 : 2;
+  int t = 0;
+  for (; t + kWide * kLanes <= tokens; t += kWide * kLanes) {
+    score_transposed_strip<kWide>(q, q_stride, rows, keys + t, key_stride, d, scores + t, score_stride);
+  }
+  for (; t < tokens; t += kLanes) score_transposed_strip<1>(q, q_stride, rows, keys + t, key_stride, d, scores + t, score_stride);
+}
 
 Partial attention_soften(float* scores, int valid, int padded, float scale) noexcept {
   Vec most = set(-__builtin_inff());

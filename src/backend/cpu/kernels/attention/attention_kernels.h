@@ -36,6 +36,10 @@ struct AttentionKernels {
   /// exist. q rows are d apart, keys d apart (both multiples of 16 dims), scores score_stride apart.
   void (*score[kNumKvFormats])(const float* q, int rows, const void* keys, int tokens, int d, float* scores,
                                std::ptrdiff_t score_stride) noexcept;
+  /// The same with keys [d, key_stride] transposed, for keys that many queries meet; tokens may be rounded up to a multiple
+  /// of 16 where key_stride and score_stride have room. d need not be a multiple of anything; q rows are q_stride apart.
+  void (*score_transposed)(const float* q, std::ptrdiff_t q_stride, int rows, const float* keys, std::ptrdiff_t key_stride,
+                           int tokens, int d, float* scores, std::ptrdiff_t score_stride) noexcept;
   /// In place: scores -> exp(scale (score - largest)) for the first `valid` (>= 1), zeros up to `padded`.
   Partial (*soften)(float* scores, int valid, int padded, float scale) noexcept;
   /// sums[r] (+)= sum over t of weights[r, t] * values[t]; `add` false starts from zero. values and sums rows are d apart.
@@ -61,6 +65,8 @@ struct AttentionKernels {
   void score_f32(const float* q, int rows, const void* keys, int tokens, int d, float* scores, std::ptrdiff_t stride) noexcept;  \
   void score_f16(const float* q, int rows, const void* keys, int tokens, int d, float* scores, std::ptrdiff_t stride) noexcept;  \
   void score_bf16(const float* q, int rows, const void* keys, int tokens, int d, float* scores, std::ptrdiff_t stride) noexcept; \
+  void score_transposed(const float* q, std::ptrdiff_t q_stride, int rows, const float* keys, std::ptrdiff_t key_stride,      \
+                        int tokens, int d, float* scores, std::ptrdiff_t score_stride) noexcept;                             \
   Partial attention_soften(float* scores, int valid, int padded, float scale) noexcept;                                      \
   void weigh_f32(const float* w, std::ptrdiff_t stride, int rows, const void* values, int tokens, int d, float* sums, bool add) noexcept;  \
   void weigh_f16(const float* w, std::ptrdiff_t stride, int rows, const void* values, int tokens, int d, float* sums, bool add) noexcept;  \

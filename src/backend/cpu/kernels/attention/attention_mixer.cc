@@ -37,7 +37,8 @@ const AttentionKernels& attention_kernels(CpuTier tier) {
     isa::attention_norm_rope, isa::attention_rope,                                     \
     {isa::pack_f32, isa::pack_f16, isa::pack_bf16},                                    \
     {isa::unpack_f32, isa::unpack_f16, isa::unpack_bf16},                              \
-    {isa::score_f32, isa::score_f16, isa::score_bf16}, isa::attention_soften,          \
+    {isa::score_f32, isa::score_f16, isa::score_bf16}, isa::score_transposed,          \
+    isa::attention_soften,                                                             \
     {isa::weigh_f32, isa::weigh_f16, isa::weigh_bf16}, isa::attention_merge,           \
     isa::attention_finish                                                              \
   }

@@ -25,9 +25,17 @@ class SegmentAttention {
   struct Chunk {
     int first_row, rows;
     int first_key, keys;
+    std::int64_t key_offset;  // of the segment's transposed keys in those of a head, in columns
+  };
+  /// Up to 16 rows of one segment that are packed together.
+  struct Strip {
+    int first_row, rows;
+    std::int64_t key_column;  // where their transposed keys go: the first column of their block, and the place in it
+    int key_stride, key_place;
   };
   std::vector<Chunk> chunks_;
-  Scratch packed_;   // [heads of a group, 3 (q, k, v), rows, padded dims]
+  std::vector<Strip> strips_;
+  Scratch packed_;   // per head of a group: q [rows, padded dims], v likewise, keys in blocks [dims, tokens of the block]
   Scratch threads_;  // per thread: scores, sums of all blocks, sums of one
 };
 
