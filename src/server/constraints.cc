@@ -258,10 +258,9 @@ struct ConstraintCompiler::Impl {
 
   xgrammar::Grammar make_grammar(const ConstraintSpec& spec) {
     switch (spec.kind) {
-      case ConstraintSpec::Kind::json_object: return xgrammar::Grammar::FromJSONSchema(R"({"type": "object"})", true);
-      case ConstraintSpec::Kind::json_schema:
-        // Models write some white space; more than a little is a sign of one that is stuck in it.
-        return xgrammar::Grammar::FromJSONSchema(checked_schema(spec.schema, spec.path).dump(), true, std::nullopt, std::nullopt, true, 32);
+      // One line, ", " and ": " as separators: a model that may write any white space can fill its whole answer with it.
+      case ConstraintSpec::Kind::json_object: return xgrammar::Grammar::FromJSONSchema(R"({"type": "object"})", false);
+      case ConstraintSpec::Kind::json_schema: return xgrammar::Grammar::FromJSONSchema(checked_schema(spec.schema, spec.path).dump(), false);
       case ConstraintSpec::Kind::grammar:
         if (spec.text.size() > kMaxGrammarBytes) bad_field(spec.path, "the grammar has {} bytes, at most {} are taken", spec.text.size(), kMaxGrammarBytes);
         return xgrammar::Grammar::FromEBNF(spec.text);

@@ -34,6 +34,7 @@ namespace {
 constexpr std::size_t kReadPiece = 16 << 10;
 // What a client may send ahead (pipelined) while its answer is made; beyond it the socket is not read, so TCP holds it back.
 constexpr std::size_t kAheadLimit = 64 << 10;
+constexpr int kSendBuffer = 256 << 10;
 // A refused body is read and thrown away for a while, because closing with unread bytes makes TCP discard our answer.
 constexpr auto kLingerTime = std::chrono::seconds(5);
 // Slowest body that is tolerated as a whole; a stalled one ends earlier, after limits.stall.
@@ -117,6 +118,8 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
     if (!ignored) peer_ = peer.address().to_string();
     socket_.set_option(tcp::no_delay(true), ignored);
     socket_.set_option(net::socket_base::keep_alive(true), ignored);
+    // Left to itself the kernel queues megabytes for a client that does not read; token streams need little.
+    socket_.set_option(net::socket_base::send_buffer_size(kSendBuffer), ignored);
     // A peer that vanished without a word (cable, power): give up on unacknowledged data after the stall time.
     const int timeout_ms = static_cast<int>(state_.limits.stall.count());
     setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);

@@ -181,13 +181,13 @@ void FakeEngine::run(Job& job) {
       if (job.request.constraint) {
         std::vector<std::uint32_t> mask(static_cast<std::size_t>((vocab_size() + 31) / 32), ~0u);
         if (job.request.constraint->mask(mask) && !sampled_bit(mask, id)) {
-          // The script is off the grammar: end if possible, else the first allowed letter or sign.
+          // The script is off the grammar: end if possible, else close what is open, else the first allowed character.
           id = sampled_bit(mask, kEnd) ? kEnd : 0;
-          for (int candidate = '!'; id == 0 && candidate < vocab_size(); ++candidate) {
-            if (candidate != kEnd && sampled_bit(mask, candidate)) id = candidate;
+          for (const char candidate : std::string_view("}]\"0")) {
+            if (id == 0 && sampled_bit(mask, candidate)) id = candidate;
           }
-          for (int candidate = 1; id == 0 && candidate < '!'; ++candidate) {
-            if (sampled_bit(mask, candidate)) id = candidate;
+          for (int candidate = 1; id == 0 && candidate < vocab_size(); ++candidate) {
+            if (candidate != kEnd && sampled_bit(mask, candidate)) id = candidate;
           }
           next = script_ids.size();
         } else {

@@ -142,8 +142,8 @@ TEST(http, malformed_requests_are_400_or_closed) {
 TEST(http, stalled_heads_bodies_and_readers_are_closed) {
   server::ServerOptions options;
   options.http.stall = milliseconds(300);
-  options.http.queue_bytes = 64 << 20;
-  TestServer server(options);
+  options.http.queue_bytes = 1 << 30;
+  TestServer server(options, 10'000'000);
   Client silent(server.port());
   Client half_head(server.port());
   half_head.send("GET /health HT");
@@ -153,16 +153,16 @@ TEST(http, stalled_heads_bodies_and_readers_are_closed) {
   EXPECT_TRUE(half_head.closed_within(seconds(5)));
   EXPECT_TRUE(half_body.closed_within(seconds(5)));
   EXPECT_EQ(server.engine.running(), 0);
+  EXPECT_EQ(server.transport().counters().timeouts, 2u);  // a connection that never said anything is no request
   server.engine.script = [](const Request&) {
     FakeAnswer answer;
-    answer.text = std::string(3000, 'x');
     answer.endless = true;
     return answer;
   };
   Client deaf(server.port());
-  deaf.request("POST", "/v1/chat/completions", chat("", R"(, "stream": true, "max_tokens": 4000)"));
-  EXPECT_TRUE(TestServer::eventually([&] { return server.engine.running() == 0; }, seconds(10)));
-  EXPECT_GE(server.transport().counters().timeouts, 3u);
+  deaf.request("POST", "/v1/chat/completions", chat("", R"(, "stream": true)"));
+  EXPECT_TRUE(TestServer::eventually([&] { return server.engine.cancelled() == 1; }, seconds(60)));
+  EXPECT_EQ(server.transport().counters().timeouts, 3u);
 }
 
 TEST(http, a_reader_that_falls_behind_is_cut_off_and_its_request_cancelled) {
@@ -176,7 +176,7 @@ TEST(http, a_reader_that_falls_behind_is_cut_off_and_its_request_cancelled) {
   };
   Client slow(server.port());
   slow.request("POST", "/v1/chat/completions", chat("", R"(, "stream": true)"));
-  EXPECT_TRUE(TestServer::eventually([&] { return server.engine.cancelled() == 1; }, seconds(20)));
+  EXPECT_TRUE(TestServer::eventually([&] { return server.engine.cancelled() == 1; }, seconds(60)));
   EXPECT_EQ(server.transport().counters().slow_readers, 1u);
 }
 
