@@ -219,7 +219,7 @@ TEST(chat_api, T07_thinking_is_switched_the_same_way_everywhere) {
 TEST(chat_api, T09_missing_and_null_contents_are_fine_where_agents_send_them) {
   TestServer server;
   const std::string call = R"({"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}})";
-  for (const std::string assistant : {R"("content": null, "tool_calls": [)" + call + "]", R"("content": "", "tool_calls": [)" + call + "]",
+  for (const std::string& assistant : {R"("content": null, "tool_calls": [)" + call + "]", R"("content": "", "tool_calls": [)" + call + "]",
                                       R"("tool_calls": [)" + call + "]", std::string(R"("content": [{"type": "text", "text": "hm"}])"),
                                       std::string(R"("content": null)"), R"("content": [], "tool_calls": [)" + call + "]"}) {
     for (const std::string tool : {R"("content": "3")", R"("content": [{"type": "text", "text": "3"}])", R"("content": null)"}) {
