@@ -45,7 +45,7 @@ DEVICE int bid_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
 DEVICE int bid_z() { return __nvvm_read_ptx_sreg_ctaid_z(); }
 DEVICE int nbid_x() { return __nvvm_read_ptx_sreg_nctaid_x(); }
 DEVICE int nbid_y() { return __nvvm_read_ptx_sreg_nctaid_y(); }
-DEVICE void gpu_sync() { __syncthreads(); }
+DEVICE void gpu_sync() { asm volatile("bar.sync 0;" ::: "memory"); }  // not __syncthreads(): clang moves shared loads over it
 DEVICE float gpu_exp2(float x) { return __nvvm_ex2_approx_f(x); }
 DEVICE float gpu_rsqrt_approx(float x) { return __nvvm_rsqrt_approx_f(x); }
 DEVICE float gpu_fma(float a, float b, float c) { return __nvvm_fma_rn_f(a, b, c); }
