@@ -36,20 +36,21 @@ std::uint64_t hash_bytes(std::string_view bytes) noexcept {
   return h ^ h >> 29;
 }
 
-void BpeModel::add_token(std::int32_t id, std::string_view bytes) {
+void BpeModel::add_token(std::int32_t id, std::string_view bytes, bool findable) {
   if (id < 0 || id > kMaxId) fail(ErrorKind::bad_file, "token id {} is outside 0..{}", id, kMaxId);
   if (arena_.size() + bytes.size() > (std::size_t{1} << 31)) fail(ErrorKind::bad_file, "the vocabulary's text exceeds 2 GiB");
   if (static_cast<std::size_t>(id) >= spans_.size()) spans_.resize(static_cast<std::size_t>(id) + 1);
   Span& span = spans_[static_cast<std::size_t>(id)];
   if (span.present) fail(ErrorKind::bad_file, "token id {} is given to two tokens", id);
-  span = {static_cast<std::uint32_t>(arena_.size()), static_cast<std::uint32_t>(bytes.size()), true};
+  span = {static_cast<std::uint32_t>(arena_.size()), static_cast<std::uint32_t>(bytes.size()), true, findable};
   arena_ += bytes;
+  if (!findable) return;
   longest_ = std::max(longest_, bytes.size());
   if ((indexed_ + 1) * 2 > index_.size()) {
     index_.assign(std::max<std::size_t>(1024, index_.size() * 2), -1);
     indexed_ = 0;
     for (std::int32_t i = 0; i < id_limit(); ++i) {
-      if (spans_[static_cast<std::size_t>(i)].present && i != id) insert_id(i);
+      if (spans_[static_cast<std::size_t>(i)].findable && i != id) insert_id(i);
     }
   }
   insert_id(id);
@@ -79,6 +80,12 @@ std::int32_t BpeModel::find(std::string_view key) const noexcept {
 
 bool BpeModel::contains(std::int32_t id) const noexcept {
   return id >= 0 && id < id_limit() && spans_[static_cast<std::size_t>(id)].present;
+}
+
+bool BpeModel::encoding_can_make(std::int32_t id) const noexcept {
+  if (!contains(id) || !spans_[static_cast<std::size_t>(id)].findable) return false;
+  return std::find(std::begin(byte_id_), std::end(byte_id_), id) != std::end(byte_id_) ||
+         std::any_of(merges_.begin(), merges_.end(), [&](const Merge& m) { return m.pair != kNoPair && m.id == id; });
 }
 
 std::string_view BpeModel::bytes(std::int32_t id) const noexcept {

@@ -22,9 +22,10 @@ class BpeModel {
 
   BpeModel() = default;
 
-  /// Adds a token given as raw bytes; a second token with the same bytes keeps the first id's place in lookups.
+  /// Adds a token given as raw bytes; a second token with the same bytes keeps the first id's place in lookups. A token
+  /// that is not `findable` has bytes but is unknown to find() and to merges, as added tokens are.
   /// Throws bad_file for an id outside 0..kMaxId or used twice.
-  void add_token(std::int32_t id, std::string_view bytes);
+  void add_token(std::int32_t id, std::string_view bytes, bool findable = true);
 
   /// Adds the next merge (rank = order of the calls). Throws bad_file if a part or the result is not in the vocabulary.
   void add_merge(std::string_view left, std::string_view right);
@@ -35,6 +36,7 @@ class BpeModel {
   std::int32_t find(std::string_view bytes) const noexcept;  // -1: none
   std::string_view bytes(std::int32_t id) const noexcept;    // empty: no such token
   bool contains(std::int32_t id) const noexcept;
+  bool encoding_can_make(std::int32_t id) const noexcept;    // a single byte, or the result of a merge; after finish()
   std::int32_t id_limit() const noexcept { return static_cast<std::int32_t>(spans_.size()); }  // largest id + 1
 
   /// The merges in rank order, as pairs of token bytes.
@@ -47,6 +49,7 @@ class BpeModel {
   struct Span {
     std::uint32_t offset = 0, size = 0;
     bool present = false;
+    bool findable = false;
   };
   struct Merge {
     std::uint64_t pair = kNoPair;

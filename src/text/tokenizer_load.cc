@@ -36,7 +36,7 @@ class TokenizerBuilder {
         fail(ErrorKind::bad_file, "added token {} is \"{}\", but the vocabulary has another text for it", token.id, token.content);
       }
     } else {
-      tokenizer.bpe_.add_token(token.id, token.content);
+      tokenizer.bpe_.add_token(token.id, token.content, false);
     }
     set_kind(token.id, token.special ? Tokenizer::Kind::special : Tokenizer::Kind::added);
     // Control tokens are always looked for in the raw text: trust is known there and not after normalisation.
@@ -59,6 +59,12 @@ class TokenizerBuilder {
 
   Tokenizer finish() {
     tokenizer.bpe_.finish();
+    for (const AddedToken& token : tokenizer.added_) {
+      // Else any text could make the control token, whatever is done to keep it out.
+      if (token.special && tokenizer.bpe_.encoding_can_make(token.id)) {
+        fail(ErrorKind::bad_file, "control token {} (\"{}\") is also a byte or the result of a merge", token.id, token.content);
+      }
+    }
     tokenizer.before_nfc_ = AddedTokenTrie(tokenizer.added_);
     tokenizer.after_nfc_ = AddedTokenTrie(tokenizer.late_);
     return std::move(tokenizer);

@@ -191,6 +191,8 @@ TEST(tokenizer, refuses_what_it_would_not_reproduce) {
   expect_refused([](auto& j) { j["model"]["merges"][0] = 5; }, "merge");
   expect_refused([](auto& j) { j["model"]["merges"][0] = ordered_json::array({"qqq", "zzz"}); }, "merge 0");
   expect_refused([](auto& j) { j["added_tokens"][0]["lstrip"] = true; }, "lstrip");
+  expect_refused([](auto& j) { j["added_tokens"].push_back({{"id", 64}, {"content", "a"}, {"special", true}}); }, "byte or the result");
+  expect_refused([](auto& j) { j["added_tokens"].push_back({{"id", j["model"]["vocab"]["he"]}, {"content", "he"}, {"special", true}}); }, "result of a merge");
   expect_refused([](auto& j) { j["added_tokens"][0]["content"] = ""; }, "empty");
   expect_refused([](auto& j) { j["added_tokens"][0]["content"] = j["added_tokens"][1]["content"]; }, "same text");
   expect_refused([](auto& j) { j["added_tokens"][0]["content"] = std::string(300, 'x'); }, "bytes long");
