@@ -31,8 +31,9 @@ void check_config(const ModelConfig& config, const std::string& source) {
          "the number of linear value heads must be a multiple of the number of linear key heads");
   expect(text.rotary_dim >= 2 && text.rotary_dim % 2 == 0 && text.rotary_dim <= text.head_dim, source,
          "the rotary dimension must be even and at most head_dim");
-  expect(text.linear_conv_kernel >= 2 && text.linear_conv_kernel <= 8, source,
-         "the convolution kernel must have 2 to 8 taps");
+  expect(text.linear_conv_kernel == 4, source, "the convolution kernel must have 4 taps");
+  expect(text.head_dim <= 1024 && text.num_q_heads / text.num_kv_heads <= 128, source,
+         "attention heads may have at most 1024 values and 128 query heads for each key-value head");
   expect(text.context_length >= 1, source, "the context length must be at least 1");
   expect(std::isfinite(text.rms_norm_eps) && text.rms_norm_eps >= 0, source, "the norm's epsilon must be a small number");
   if (config.family == Family::qwen3_5_moe) {
@@ -51,7 +52,8 @@ void check_config(const ModelConfig& config, const std::string& source) {
              sane(vision.num_position_embeddings) && vision.patch_size >= 1 && vision.patch_size <= 256 &&
              vision.depth <= 4096,
          source, "vision sizes and counts must be positive and of a sensible size");
-  expect(vision.hidden_size % vision.num_heads == 0, source, "the vision width must be a multiple of its heads");
+  expect(vision.hidden_size % vision.num_heads == 0 && vision.hidden_size / vision.num_heads <= 512, source,
+         "the vision width must be a multiple of its heads, with at most 512 values in each");
   const int side = static_cast<int>(std::lround(std::sqrt(vision.num_position_embeddings)));
   expect(side * side == vision.num_position_embeddings, source, "the vision position table must be square");
   if (vision.out_hidden_size != text.hidden_size) {
