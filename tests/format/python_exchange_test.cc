@@ -1,12 +1,11 @@
 // Files both ways between this project and the `gguf` and `safetensors` Python packages. Files that the
-// packages wrote are in tests/golden/format. For the other way Python is asked to read what we write:
-// $HEIRLOOM_TEST_PYTHON, else python3; the test is skipped where that Python lacks the package.
+// packages wrote are in tests/golden/format. For the other way Python is asked to read what we write: the test
+// environment's (scripts/make_test_venv.sh), else python3; the test is skipped where that Python lacks the package.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -18,6 +17,7 @@
 #include "format/safetensors_writer.h"
 #include "support/golden.h"
 #include "support/temp_file.h"
+#include "support/test_tools.h"
 
 namespace heirloom {
 namespace {
@@ -90,8 +90,8 @@ TEST(python_exchange, reads_a_safetensors_file_that_python_wrote) {
 
 // What Python sees in `path`; nullopt when it lacks the package.
 std::optional<OrderedJson> read_with_python(const std::filesystem::path& path) {
-  const char* python = std::getenv("HEIRLOOM_TEST_PYTHON");
-  const std::string command = std::string(python == nullptr ? "python3" : python) +
+  const auto python = test::test_tool("test-venv/bin/python");
+  const std::string command = (python.empty() ? "python3" : python.string()) +
                               " '" HEIRLOOM_SOURCE_DIR "/tests/format/read_with_python.py' '" +
                               path.string() + "' 2>&1";
   FILE* pipe = ::popen(command.c_str(), "r");

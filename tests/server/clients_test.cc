@@ -1,25 +1,16 @@
-// Real clients, unmodified, in Python and in a browser (scripts/make_client_venv.sh); skipped where they are not installed.
+// Real clients, unmodified, in Python and in a browser (scripts/make_test_venv.sh); skipped where they are not installed.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 
 #include "server/test_server.h"
+#include "support/test_tools.h"
 
 namespace heirloom::test {
 namespace {
 
-std::filesystem::path client_python() {
-  const auto from = [](const char* name) -> std::filesystem::path {
-    const char* value = std::getenv(name);
-    return value != nullptr && *value != '\0' ? value : "";
-  };
-  std::filesystem::path deps = from("HEIRLOOM_DEPS_DIR");
-  if (deps.empty() && !from("XDG_CACHE_HOME").empty()) deps = from("XDG_CACHE_HOME") / "heirloom";
-  if (deps.empty()) deps = from("HOME") / ".cache" / "heirloom";
-  const auto python = deps / "clients" / "bin" / "python";
-  return std::filesystem::exists(python) ? python : std::filesystem::path();
-}
+std::filesystem::path client_python() { return test_tool("test-venv/bin/python"); }
 
 /// A model that does what the checks ask it for.
 FakeAnswer obliging(const Request& request) {
@@ -42,7 +33,7 @@ class clients : public testing::TestWithParam<const char*> {};
 
 TEST_P(clients, work_unmodified) {
   const auto python = client_python();
-  if (python.empty()) GTEST_SKIP() << "the client environment is not installed (scripts/make_client_venv.sh)";
+  if (python.empty()) GTEST_SKIP() << "the client environment is not installed (scripts/make_test_venv.sh)";
   TestServer server;
   server.engine.script = obliging;
   const std::string command = python.string() + " " + HEIRLOOM_SOURCE_DIR "/tests/server/clients/client_checks.py http://127.0.0.1:" +

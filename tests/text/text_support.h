@@ -9,6 +9,7 @@
 #include <string>
 
 #include "support/golden.h"
+#include "support/test_tools.h"
 #include "text/tokenizer.h"
 
 namespace heirloom::test {
@@ -22,11 +23,9 @@ inline nlohmann::ordered_json read_json(const std::filesystem::path& path) {
   return nlohmann::ordered_json::parse(read_text(path));
 }
 
-/// tokenizer.json of the published vocabulary (made by tests/text/make_qwen_tokenizer.py); empty if it was not made.
+/// tokenizer.json of the published vocabulary (scripts/make_test_venv.sh); empty if it was not made.
 inline std::filesystem::path published_tokenizer_file() {
-  const char* set = std::getenv("HEIRLOOM_QWEN_TOKENIZER");
-  const std::filesystem::path path = set ? set : HEIRLOOM_BINARY_DIR "/qwen3_5-tokenizer.json";
-  return std::filesystem::exists(path) ? path : std::filesystem::path{};
+  return test_tool("qwen3_5-tokenizer.json");
 }
 
 /// The published tokenizer, loaded once; call only if published_tokenizer_file() is not empty.

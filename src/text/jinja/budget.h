@@ -38,8 +38,9 @@ class Budget {
   }
 
  private:
-  // A step takes 50 to 100 ns; one unit stands for 8 bytes made: about 2 s and 160 MB at most beyond what the input needs.
-  static constexpr std::int64_t kBase = 20'000'000;
+  // A step takes about 100 ns; one unit stands for 8 bytes made: half a second and 40 MB at most beyond what the input
+  // needs. A published template spends some hundred units on a message.
+  static constexpr std::int64_t kBase = 5'000'000;
   static constexpr std::int64_t kPerInputByte = 16;
 
   void spend(std::int64_t units) {

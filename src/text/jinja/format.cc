@@ -30,12 +30,10 @@ void append_padded(Interpreter& in, const Text& text, const Spec& spec, bool rig
   const std::int64_t missing = std::max<std::int64_t>(0, spec.width - size);
   in.budget.make_text(out.size() > Budget::kMaxTextBytes ? out.size() : text.size() + static_cast<std::size_t>(missing) * spec.fill.size());
   const std::int64_t before = spec.center ? missing / 2 : (right_by_default && !spec.left) ? missing : 0;
-  const auto fill = [&](std::int64_t n) {
-    for (; n > 0; --n) out.append(spec.fill, false);
-  };
-  fill(before);
+  const Text fill(spec.fill);
+  out.append(fill.repeated(static_cast<std::size_t>(before)));
   out.append(text);
-  fill(missing - before);
+  out.append(fill.repeated(static_cast<std::size_t>(missing - before)));
 }
 
 std::string format_float(double value, const Spec& spec) {

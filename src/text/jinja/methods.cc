@@ -213,10 +213,9 @@ Value pad(Interpreter& in, const Value& self, Arguments& arguments) {
   in.budget.make_text(static_cast<std::size_t>(missing) > Budget::kMaxTextBytes ? SIZE_MAX : self.text().size() + static_cast<std::size_t>(missing) * fill.size());
   // str.center puts the odd blank on the left when both the padding and the width are odd (CPython, unicode_center)
   const std::int64_t before = side == Side::left ? 0 : side == Side::right ? missing : missing / 2 + (missing & width & 1);
-  Text out;
-  for (std::int64_t i = 0; i < before; ++i) out.append(fill);
+  Text out = fill.repeated(static_cast<std::size_t>(before));
   out.append(self.text());
-  for (std::int64_t i = before; i < missing; ++i) out.append(fill);
+  out.append(fill.repeated(static_cast<std::size_t>(missing - before)));
   return Value(std::move(out));
 }
 

@@ -124,9 +124,7 @@ Value repeat(Interpreter& in, const Value& value, std::int64_t count) {
   if (__builtin_mul_overflow(size, times, &total)) total = SIZE_MAX;
   if (value.is_text()) {
     in.budget.make_text(total);
-    Text out;
-    for (std::size_t i = 0; size && i < times; ++i) out.append(value.text());
-    return Value(std::move(out));
+    return Value(value.text().repeated(times));
   }
   in.budget.make_items(total);
   std::vector<Value> items;

@@ -23,6 +23,18 @@ Text Text::slice(std::size_t begin, std::size_t end) const {
   return out;
 }
 
+Text Text::repeated(std::size_t times) const {
+  Text out;
+  const std::size_t total = size() * times;
+  out.bytes_.reserve(total);
+  if (total) out.append(*this);
+  while (out.size() < total) {  // doubling: few large copies
+    const Text half = out;
+    out.append(half, 0, std::min(half.size(), total - half.size()));
+  }
+  return out;
+}
+
 void Text::append(std::string_view bytes, bool tainted) {
   if (bytes.empty()) return;
   const std::size_t begin = bytes_.size();

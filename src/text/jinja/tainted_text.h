@@ -34,6 +34,9 @@ class Text {
   void append(const Text& other) { append(other, 0, other.size()); }
   void append(const Text& other, std::size_t begin, std::size_t end);
 
+  /// This text `times` times over.
+  Text repeated(std::size_t times) const;
+
   /// Markup (the `safe` and `escape` filters): the `+` operator escapes what is added to it.
   bool markup = false;
 
