@@ -28,7 +28,7 @@ int run(BenchArguments& arguments) {
   const EngineOptions options = arguments.common.engine_options(arguments.model);
   const model::ModelFiles files = model::open_model_files(find_model(arguments.model), arguments.common.mmproj);
   Profiler profiler;
-  const std::unique_ptr<ops::Backend> backend = open_backend(options, arguments.common.timings ? &profiler : nullptr);
+  const std::unique_ptr<ops::Backend> backend = open_backend(options, files, arguments.common.timings ? &profiler : nullptr);
   const auto progress = options.progress;
   const auto model = model::bind_model(files, *backend, [&](double fraction) {
     if (progress) progress(fraction, "load");

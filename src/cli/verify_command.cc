@@ -29,7 +29,7 @@ int run(const VerifyArguments& arguments) {
   EngineOptions options = arguments.common.engine_options(arguments.model);
   if (options.gemm.empty()) options.gemm = "f32";  // bf16 products round at 2^-9: a bound of 1e-3 is for f32
   const model::ModelFiles files = model::open_model_files(find_model(arguments.model), arguments.common.mmproj);
-  const std::unique_ptr<ops::Backend> backend = open_backend(options);
+  const std::unique_ptr<ops::Backend> backend = open_backend(options, files);
   log::info("heirloom: {}", backend->description());
   const std::unique_ptr<model::Model> model = model::bind_model(files, *backend);
   const tools::VerifyReport report =

@@ -32,7 +32,7 @@ class LoadedEngine final : public Engine {
         defaults_(generation_defaults(files_, tokenizer_)),
         prompts_(files_, tokenizer_, {options.strip_volatile_lines, options.downsample}),
         info_(model_info(files_)),
-        backend_(open_backend(options, options.timings ? &profiler_ : nullptr)) {
+        backend_(open_backend(options, files_, options.timings ? &profiler_ : nullptr)) {
     model_ = model::bind_model(files_, *backend_, [&](double fraction) {
       if (options_.progress) options_.progress(fraction, "loading");
     });
@@ -55,8 +55,7 @@ class LoadedEngine final : public Engine {
     scheduler_options.slots = options_.parallel;
     scheduler_options.end_tokens = defaults_.end_tokens;
     scheduler_options.doorbell = doorbell;
-    // A GPU needs more rows than a CPU to be busy.
-    if (!backend_->is_host_memory()) scheduler_options.largest_chunk = options_.profile == "fermi" ? 1024 : 2048;
+    scheduler_options.largest_chunk = largest_chunk(*backend_);
     scheduler_ = std::make_unique<Scheduler>(*model_, *pool_, *cache_, std::move(scheduler_options));
     if (plan_.cache_bytes < options_.cache_ram_bytes) {
       log::info("prefix cache: {} MiB instead of {} MiB, a quarter of the memory left", plan_.cache_bytes >> 20,

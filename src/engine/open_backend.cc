@@ -9,12 +9,15 @@
 #include "base/check.h"
 #include "base/cpu_features.h"
 #include "base/log.h"
+#include "engine/cpu_experts.h"
 #include "engine/memory_plan.h"
 
 namespace heirloom {
 namespace {
 
-std::unique_ptr<ops::Backend> open_cpu(const EngineOptions& options, Profiler* profiler) {
+constexpr std::uint64_t kWorkingBytes = std::uint64_t{2} << 30;  // activations, states and the vendor's workspace
+
+std::unique_ptr<cpu::CpuBackend> open_cpu(const EngineOptions& options, Profiler* profiler) {
   cpu::CpuBackendOptions cpu_options;
   cpu_options.threads = options.threads;
   cpu_options.tier =
@@ -23,7 +26,27 @@ std::unique_ptr<ops::Backend> open_cpu(const EngineOptions& options, Profiler* p
   return std::make_unique<cpu::CpuBackend>(cpu_options);
 }
 
-std::unique_ptr<ops::Backend> open_cuda(const EngineOptions& options, int index, Profiler* profiler) {
+struct WeightBytes {
+  std::uint64_t all = 0, experts = 0;
+};
+WeightBytes weight_bytes(const model::ModelFiles& files) {
+  WeightBytes bytes;
+  for (const TensorSource* source : {files.text.get(), files.vision.get()}) {
+    if (source == nullptr || (source == files.vision.get() && files.vision == files.text)) continue;
+    for (const std::string& name : source->names()) {
+      try {
+        const TensorView* tensor = source->find(name);
+        bytes.all += tensor->data.size();
+        // Names of GGUF (blk.0.ffn_up_exps.weight) and of checkpoints (...mlp.experts.0.up_proj.weight).
+        if (name.find("_exps.") != std::string::npos || name.find(".experts.") != std::string::npos) bytes.experts += tensor->data.size();
+      } catch (const Error&) {  // a type that is refused when the tensor is asked for
+      }
+    }
+  }
+  return bytes;
+}
+
+std::unique_ptr<ops::Backend> open_cuda(const EngineOptions& options, int index, const model::ModelFiles& files, Profiler* profiler) {
   cuda::DeviceOptions device;
   device.index = index;
   device.arch = options.cuda_arch;
@@ -33,7 +56,17 @@ std::unique_ptr<ops::Backend> open_cuda(const EngineOptions& options, int index,
   backend.profiler = profiler;
   if (options.gemm == "f32") backend.gemm = cuda::GemmType::f32;
   if (options.gemm == "bf16") backend.gemm = cuda::GemmType::bf16;
-  return std::make_unique<cuda::CudaBackend>(cuda::open_device(device), backend);
+  std::unique_ptr<cuda::Device> card = cuda::open_device(device);
+  const WeightBytes weights = weight_bytes(files);
+  const std::uint64_t ceiling = card->ceiling_bytes(), room = std::min(kWorkingBytes, ceiling / 4);
+  if (weights.experts > 0 && weights.all + room > ceiling) {
+    log::info("{} MiB of weights exceed {} MiB of GPU memory (less {} MiB to work in): experts stay in host memory", weights.all >> 20,
+              ceiling >> 20, room >> 20);
+    const std::uint64_t others = weights.all - weights.experts + room;
+    backend.expert_bytes = ceiling > others ? ceiling - others : 0;
+    backend.expert_host = std::make_shared<engine::CpuExperts>(open_cpu(options, nullptr));
+  }
+  return std::make_unique<cuda::CudaBackend>(std::move(card), backend);
 }
 
 // N of "cuda:N"; 0 for "cuda".
@@ -50,7 +83,7 @@ int device_index(const std::string& device) {
 
 }  // namespace
 
-std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, Profiler* profiler) {
+std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, const model::ModelFiles& files, Profiler* profiler) {
   if (!options.profile.empty() && options.profile != "fermi") {
     fail(ErrorKind::usage, "--profile {}: expected fermi", options.profile);
   }
@@ -72,9 +105,9 @@ std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, Profile
     log::info("{}{}", report.line, takes ? ", used" : report.usable ? ", not used: another device was chosen" : "");
   }
   if (chosen < 0) return open_cpu(options, profiler);
-  if (!automatic) return open_cuda(options, chosen, profiler);
+  if (!automatic) return open_cuda(options, chosen, files, profiler);
   try {
-    return open_cuda(options, chosen, profiler);
+    return open_cuda(options, chosen, files, profiler);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::device) throw;
     log::warning("cuda:{} cannot be used, the CPU is: {}", chosen, error.what());
@@ -84,10 +117,19 @@ std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, Profile
 
 std::uint64_t memory_left(ops::Backend& backend) {
   if (auto* gpu = dynamic_cast<cuda::CudaBackend*>(&backend)) {
+    if (gpu->expert_stream()) gpu->expert_stream()->open();
     const cuda::Device& device = gpu->device();
     return device.ceiling_bytes() - std::min(device.ceiling_bytes(), device.used_bytes());
   }
   return engine::available_host_bytes();
+}
+
+std::int64_t largest_chunk(ops::Backend& backend) {
+  auto* gpu = dynamic_cast<cuda::CudaBackend*>(&backend);
+  if (gpu == nullptr) return 512;
+  // Streamed experts cost their bytes once a step, however many tokens it has.
+  if (gpu->expert_stream() != nullptr) return 4096;
+  return gpu->device().options().fermi ? 1024 : 2048;
 }
 
 }  // namespace heirloom

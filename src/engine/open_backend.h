@@ -5,15 +5,21 @@
 
 #include "base/profiler.h"
 #include "heirloom/engine.h"
+#include "model/model_files.h"
 #include "ops/backend.h"
 
 namespace heirloom {
 
 /// Error{usage} for an unknown name, Error{device} for hardware that is not there. `profiler` may be null; it must outlive
-/// the backend.
-std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, Profiler* profiler = nullptr);
+/// the backend. Where the weights of `files` exceed the GPU's memory (or --vram) and the model has experts, the experts stay in
+/// host memory: streamed to the GPU for prompts, computed on the CPU for single tokens.
+std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, const model::ModelFiles& files, Profiler* profiler = nullptr);
 
-/// Memory that states may still use there: host memory for the CPU, what is left under the ceiling of a GPU.
+/// Memory that states may still use there: host memory for the CPU, what is left under the ceiling of a GPU. Call with the
+/// model's weights loaded.
 std::uint64_t memory_left(ops::Backend& backend);
+
+/// Prompt tokens that a step may carry at most: a power of two.
+std::int64_t largest_chunk(ops::Backend& backend);
 
 }  // namespace heirloom

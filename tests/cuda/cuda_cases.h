@@ -41,11 +41,13 @@ inline const std::vector<CudaCase>& cuda_cases() {
   return cases;
 }
 
-inline std::unique_ptr<cuda::CudaBackend> open_emulated(const CudaCase& c, cuda::CudaBackendOptions options = {}) {
+inline std::unique_ptr<cuda::CudaBackend> open_emulated(const CudaCase& c, cuda::CudaBackendOptions options = {},
+                                                        cuda::GemmType gemm = cuda::GemmType::f32, std::uint64_t vram_bytes = 0) {
   cuda::DeviceOptions device;
   device.arch = c.arch;
+  device.vram_bytes = vram_bytes;
   options.fuse = c.fuse;
-  options.gemm = cuda::GemmType::f32;
+  options.gemm = gemm;
   if (c.hardware) return std::make_unique<cuda::CudaBackend>(cuda::open_device(device), options);
   return std::make_unique<cuda::CudaBackend>(emulator::open(device, c.order), options);
 }

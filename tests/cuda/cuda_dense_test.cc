@@ -94,6 +94,16 @@ TEST_P(emulator_ops, segment_attention_matches_the_reference) {
   out.expect_equal("with rope");
 }
 
+TEST_P(emulator_ops, attention_in_small_windows_matches_the_reference) {
+  auto backend = open_emulated(GetParam());
+  const std::vector<std::int32_t> segments{0, 4, 8, 9, 25};
+  const int heads = 2, hd = 18, rows = 25;
+  Both q(*backend, rows, heads * hd, 1), k(*backend, rows, heads * hd, 2), v(*backend, rows, heads * hd, 3), out(*backend, rows, heads * hd, 4);
+  backend->segment_attention(q.device(), k.device(), v.device(), heads, segments, nullptr, nullptr, out.device());
+  ops::reference::segment_attention(q.host(), k.host(), v.host(), heads, segments, nullptr, nullptr, out.host());
+  out.expect_equal("windows");
+}
+
 INSTANTIATE_TEST_SUITE_P(every_case, emulator_ops, testing::ValuesIn(cuda_cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 

@@ -158,9 +158,70 @@ TEST(emulator_gdn, a_prompt_cut_at_a_chunk_gives_the_same_bits) {
   EXPECT_EQ(states[0], states[1]);
 }
 
+// A captured state is what a prompt that ends there would leave, and capturing changes nothing else.
+TEST_P(emulator_mixers, states_captured_inside_a_prompt_are_those_of_a_prompt_that_ends_there) {
+  const int D = 32, rows = 150, past = 3;
+  ops::StateShape shape;
+  shape.num_gdn_layers = 2;
+  shape.conv_channels = 3 * D;
+  shape.num_v_heads = 1;
+  shape.head_k_dim = shape.head_v_dim = D;
+  struct Result {
+    std::vector<float> conv, recurrent, out;
+  };
+  std::vector<Result> captured;
+  const auto run = [&](int n, const std::vector<std::int32_t>& capture_at) {
+    auto backend = open_emulated(GetParam());
+    EXPECT_TRUE(backend->captures_states());
+    Both qkv(*backend, rows, 3 * D, 1), z(*backend, rows, D, 2), a(*backend, rows, 1, 3), b(*backend, rows, 1, 4), out(*backend, rows, D, 5),
+        conv(*backend, 3 * D, 4, 6), dt(*backend, 1, 1, 7), neg(*backend, 1, 1, 8), norm(*backend, 1, D, 9),
+        state(*backend, 1, static_cast<std::int64_t>(shape.recurrent_floats()), 10, 0.3f),
+        conv_state(*backend, 1, static_cast<std::int64_t>(shape.conv_floats()), 11);
+    const std::vector<float> minus{-0.5f};
+    backend->upload(neg.device().data, minus.data(), 4);
+    const ops::GdnWeights weights{conv.device_data(), dt.device_data(), neg.device_data(), norm.device_data(), 1, 1, D, D, false, 1e-6f};
+    std::vector<ops::Buffer> places;
+    std::vector<ops::StateCapture> captures;
+    for (const std::int32_t at : capture_at) {
+      places.push_back(backend->make_buffer(shape.conv_floats() * 4));
+      places.push_back(backend->make_buffer(shape.recurrent_floats() * 4));
+      captures.push_back({at, places[places.size() - 2].f32(), places.back().f32()});
+    }
+    ops::StepPlan plan;
+    plan.shape = shape;
+    plan.num_rows = n;
+    plan.sequences.push_back({0, n, past, conv_state.device().data, state.device().data, captures, {}});
+    const auto part = [&](Both& x) { return ops::Matrix{x.device().data, n, x.device().cols}; };
+    backend->begin_step(plan, 0);
+    for (int layer = 0; layer < 2; ++layer) {
+      backend->gdn_mixer(layer, weights, part(qkv), part(z), part(a), part(b), part(out), nullptr);
+    }
+    backend->end_step();
+    for (std::size_t i = 0; i < places.size(); i += 2) {
+      Result& result = captured.emplace_back();
+      result.conv.resize(shape.conv_floats());
+      result.recurrent.resize(shape.recurrent_floats());
+      backend->download(result.conv.data(), places[i].data(), places[i].bytes());
+      backend->download(result.recurrent.data(), places[i + 1].data(), places[i + 1].bytes());
+    }
+    return Result{conv_state.downloaded(), state.downloaded(), out.downloaded()};
+  };
+  const std::vector<std::int32_t> places{2, 40, 61, 125, 149};  // 61 and 125 end a chunk
+  const Result whole = run(rows, {}), with_captures = run(rows, places);
+  EXPECT_EQ(whole.conv, with_captures.conv);
+  EXPECT_EQ(whole.recurrent, with_captures.recurrent);
+  EXPECT_EQ(whole.out, with_captures.out);
+  ASSERT_EQ(captured.size(), places.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Result ended = run(places[i], {});
+    EXPECT_EQ(captured[i].conv, ended.conv) << places[i];
+    EXPECT_EQ(captured[i].recurrent, ended.recurrent) << places[i];
+  }
+}
+
 void run_attention(const CudaCase& c, int nh, int nkv, int hd, DType kv_type, const std::vector<Part>& parts, bool taps_wanted,
-                   double tolerance = 2e-5) {
-  auto backend = open_emulated(c);
+                   double tolerance = 2e-5, cuda::GemmType gemm = cuda::GemmType::f32) {
+  auto backend = open_emulated(c, {}, gemm);
   ops::StateShape shape;
   shape.num_attention_layers = 2;
   shape.num_kv_heads = nkv;
@@ -209,6 +270,11 @@ TEST_P(emulator_mixers, attention_of_few_rows_matches_the_reference) {
 
 TEST_P(emulator_mixers, attention_of_a_prompt_matches_the_reference) {
   run_attention(GetParam(), 2, 1, 64, DType::f32, {{70, 0}, {1, 5}, {40, 30}}, true);
+}
+
+// Operands are rounded to 8 bits of mantissa; sums are not.
+TEST(emulator_attention, bf16_products_of_a_prompt_are_near_the_reference) {
+  run_attention(cuda_cases().back(), 2, 1, 64, DType::f32, {{70, 0}, {1, 5}, {40, 30}}, false, 1e-2, cuda::GemmType::bf16);
 }
 
 TEST(emulator_attention, half_precision_caches_match_the_reference) {

@@ -122,6 +122,14 @@ void CpuBackend::moe_ffn(Matrix x, const ops::MoeWeights& weights, Matrix out, c
   cpu::moe_experts(pool_, tier_, x, weights, out, taps);
 }
 
+void CpuBackend::routed_experts(Matrix x, const ops::Weight& gate, const ops::Weight& up, const ops::Weight& down, int top_k,
+                                const std::int32_t* ids, const float* weights, Matrix out) {
+  const Profiler::Scope scope(profiler_, "routed_experts");
+  const ops::MoeWeights experts{nullptr, &gate, &up, &down, nullptr, nullptr, nullptr, nullptr, top_k};
+  const MoeRouting routing{ids, weights};
+  cpu::moe_experts(pool_, tier_, x, experts, out, nullptr, &routing);
+}
+
 void CpuBackend::layer_norm(Matrix x, const float* weight, const float* bias, float eps, Matrix out) {
   const Profiler::Scope scope(profiler_, "layer_norm");
   cpu::layer_norm(pool_, tier_, x, weight, bias, eps, out);

@@ -63,6 +63,11 @@ class CpuBackend : public ops::Backend {
                        const ops::AttentionTaps* taps) override;
   void moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Matrix out, const ops::MoeTaps* taps) override;
 
+  /// The routed experts of a layer alone, for choices made elsewhere: out [T, hidden] = sum over ids [T, top_k] of weights [T,
+  /// top_k] times the expert's output. gate, up, down come from load_weight; x and out are host memory.
+  void routed_experts(ops::Matrix x, const ops::Weight& gate, const ops::Weight& up, const ops::Weight& down, int top_k,
+                      const std::int32_t* ids, const float* weights, ops::Matrix out);
+
   void layer_norm(ops::Matrix x, const float* weight, const float* bias, float eps, ops::Matrix out) override;
   void gelu(ops::Matrix x, ops::Gelu kind) override;
   void add_weighted_rows(ops::Matrix table, const std::int32_t* rows, const float* weights, int per_row,

@@ -121,7 +121,10 @@ struct LaunchConfig {  // CUlaunchConfig
      void*, int, int, int, int))                                                                                       \
   X(cublasSgemmStridedBatched, "",                                                                                     \
     (CublasHandle, int, int, int, int, int, const float*, const float*, int, long long, const float*, int, long long,  \
-     const float*, float*, int, long long, int))
+     const float*, float*, int, long long, int))                                                                       \
+  X(cublasGemmStridedBatchedEx, "",                                                                                    \
+    (CublasHandle, int, int, int, int, int, const void*, const void*, int, int, long long, const void*, int, int,      \
+     long long, const void*, void*, int, int, long long, int, int, int))
 
 struct CudaApi {
 #define HEIRLOOM_MEMBER(name, suffix, parameters) CUresult(*name) parameters = nullptr;

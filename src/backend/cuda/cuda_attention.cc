@@ -13,8 +13,18 @@ using u64 = unsigned long long;
 
 // From this many rows of one sequence on, scores and outputs are matrix products.
 constexpr int kGemmRows = 32;
-// Rows of scores that exist at once: the buffer is this by the context, never the square of the context.
+// Rows of scores that exist at once: the buffer is this by the context, never the square of the context. Long contexts take fewer
+// rows of several heads, so that the heads of a product share a call.
 constexpr int kScoreRows = 512;
+constexpr std::int64_t kScoreFloats = std::int64_t{24} << 20;
+// Segments of at most so many rows (the 2x2 windows of MiniCPM's merger) are one kernel.
+constexpr int kSmallSegment = 16;
+constexpr int kSmallHeadDim = 128;
+
+int rows_of_scores(int rows, int cols, int heads) {
+  const auto fitting = static_cast<int>(std::max<std::int64_t>(kScoreFloats / (static_cast<std::int64_t>(cols) * heads), 1));
+  return std::clamp(std::min(rows, fitting), 1, kScoreRows);
+}
 
 unsigned grid_of(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std::uint64_t>((n + 255) / 256, 1, 65535)); }
 
@@ -113,43 +123,76 @@ void CudaBackend::attention_by_gemm(int layer, const ops::AttentionWeights& weig
   const int nh = weights.num_q_heads, nkv = weights.num_kv_heads, hd = weights.head_dim, group = nh / nkv;
   const int tokens = s.past_tokens + s.num_rows;
   const auto values = static_cast<std::int64_t>(tokens) * hd;
-  float* keys = scratch_f32(kSlotKeys, values);
-  float* vals = scratch_f32(kSlotValues, values);
-  const int rows_at_once = std::min(kScoreRows, s.num_rows);
-  float* scores = scratch_f32(kSlotScores, static_cast<std::int64_t>(rows_at_once) * tokens);
+  const bool bf16 = gemm_ == GemmType::bf16;
+  const std::size_t element = bf16 ? 2 : 4;
+  void* keys = scratch(kSlotKeys, static_cast<std::size_t>(values) * element);
+  void* vals = scratch(kSlotValues, static_cast<std::size_t>(values) * element);
+  const int pitch = (tokens + 7) & ~7;  // tensor cores want rows of 16 bytes
+  const int rows_at_once = rows_of_scores(s.num_rows, pitch, group);
+  const std::int64_t score_count = static_cast<std::int64_t>(group) * rows_at_once * pitch;
+  float* scores = scratch_f32(kSlotScores, score_count);
+  void* probabilities = bf16 ? scratch(kSlotProbabilities, static_cast<std::size_t>(score_count) * 2) : scores;
+  const std::int64_t first_value = static_cast<std::int64_t>(s.first_row) * nh * hd;
+  const void* queries = q + first_value;
+  if (bf16) {
+    const auto n = static_cast<u64>(s.num_rows) * static_cast<u64>(nh * hd);
+    auto* converted = static_cast<unsigned short*>(scratch(kSlotInputs, n * 2));
+    device_->launch("f32_to_bf16_rows", {grid_of(n)}, {256}, 0, converted, q + first_value, n);
+    queries = converted;
+  }
   for (int kv_head = 0; kv_head < nkv; ++kv_head) {
-    device_->launch("kv_gather", {grid_of(static_cast<std::uint64_t>(values))}, {256}, 0, keys, vals, device_sequences(),
-                    static_cast<int>(sequence), layer, kv_head, nkv, hd, tokens, kv_type());
-    for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      for (int r = 0; r < s.num_rows; r += rows_at_once) {
-        const int rows = std::min(rows_at_once, s.num_rows - r), seen = s.past_tokens + r + rows;
-        const std::int64_t at = (static_cast<std::int64_t>(s.first_row + r) * nh + h) * hd;
-        GemmCall call;
-        call.m = rows;
-        call.n = seen;
-        call.k = hd;
-        call.a = q + at;
-        call.lda = nh * hd;
-        call.b = keys;
-        call.ldb = hd;
-        call.c = scores;
-        call.ldc = seen;
-        call.alpha = 1.0f / std::sqrt(static_cast<float>(hd));
-        gemm(call);
-        device_->launch("softmax_rows", {static_cast<unsigned>(rows)}, {256}, 0, scores, rows, seen, 1, s.past_tokens + r + 1);
-        GemmCall product;
-        product.m = rows;
-        product.n = hd;
-        product.k = seen;
-        product.a = scores;
-        product.lda = seen;
-        product.b = vals;
-        product.ldb = hd;
-        product.b_transposed = false;
-        product.c = out + at;
-        product.ldc = nh * hd;
-        gemm(product);
+    const unsigned gather_grid = grid_of(static_cast<std::uint64_t>(values));
+    if (bf16) {
+      device_->launch("kv_gather_bf16", {gather_grid}, {256}, 0, static_cast<unsigned short*>(keys),
+                      static_cast<unsigned short*>(vals), device_sequences(), static_cast<int>(sequence), layer, kv_head, nkv, hd,
+                      tokens, kv_type());
+    } else {
+      device_->launch("kv_gather", {gather_grid}, {256}, 0, static_cast<float*>(keys), static_cast<float*>(vals),
+                      device_sequences(), static_cast<int>(sequence), layer, kv_head, nkv, hd, tokens, kv_type());
+    }
+    for (int r = 0; r < s.num_rows; r += rows_at_once) {
+      const int rows = std::min(rows_at_once, s.num_rows - r), seen = s.past_tokens + r + rows;
+      const std::int64_t at = (static_cast<std::int64_t>(r) * nh + kv_head * group) * hd;
+      GemmCall call;  // one product a query head, all with the same keys
+      call.bf16 = bf16;
+      call.m = rows;
+      call.n = seen;
+      call.k = hd;
+      call.a = static_cast<const std::byte*>(queries) + static_cast<std::size_t>(at) * element;
+      call.lda = nh * hd;
+      call.b = keys;
+      call.ldb = hd;
+      call.c = scores;
+      call.ldc = pitch;
+      call.alpha = 1.0f / std::sqrt(static_cast<float>(hd));
+      call.batch = group;
+      call.stride_a = hd;
+      call.stride_c = static_cast<long long>(rows) * pitch;
+      gemm(call);
+      const int all_rows = group * rows, first_valid = s.past_tokens + r + 1;
+      const unsigned grid = static_cast<unsigned>(std::min(all_rows, 65535));
+      if (bf16) {
+        device_->launch("softmax_rows_bf16", {grid}, {256}, 0, static_cast<unsigned short*>(probabilities), scores, all_rows, seen, pitch,
+                        rows, first_valid);
+      } else {
+        device_->launch("softmax_rows", {grid}, {256}, 0, scores, scores, all_rows, seen, pitch, rows, first_valid);
       }
+      GemmCall product;
+      product.bf16 = bf16;
+      product.m = rows;
+      product.n = hd;
+      product.k = seen;
+      product.a = probabilities;
+      product.lda = pitch;
+      product.b = vals;
+      product.ldb = hd;
+      product.b_transposed = false;
+      product.c = out + first_value + at;
+      product.ldc = nh * hd;
+      product.batch = group;
+      product.stride_a = call.stride_c;
+      product.stride_c = hd;
+      gemm(product);
     }
   }
 }
@@ -173,39 +216,54 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
   }
   int longest = 0;
   for (std::size_t s = 0; s + 1 < segments.size(); ++s) longest = std::max(longest, segments[s + 1] - segments[s]);
-  float* scores = scratch_f32(kSlotScores, static_cast<std::int64_t>(std::min(kScoreRows, longest)) * longest);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
+  if (longest <= kSmallSegment && hd <= kSmallHeadDim) {
+    auto* places = static_cast<int*>(scratch(kSlotSegments, segments.size_bytes()));
+    device_->copy_in(places, segments.data(), segments.size_bytes(), Lane::compute);
+    const int count = static_cast<int>(segments.size()) - 1;
+    const auto shared = static_cast<std::size_t>(3 * kSmallSegment * hd + kSmallSegment * kSmallSegment) * 4;
+    device_->launch("segment_attention_small", {static_cast<unsigned>(std::min(count, 65535)), static_cast<unsigned>(num_heads)}, {128},
+                    shared, out.data, queries, keys, static_cast<const float*>(v.data), static_cast<const int*>(places), count, width, hd,
+                    scale);
+    return;
+  }
+  const int rows_at_once = rows_of_scores(longest, longest, num_heads);
+  float* scores = scratch_f32(kSlotScores, static_cast<std::int64_t>(num_heads) * rows_at_once * longest);
   for (std::size_t s = 0; s + 1 < segments.size(); ++s) {
     const int begin = segments[s], n = segments[s + 1] - begin;
-    for (int h = 0; h < num_heads; ++h) {
-      for (int r = 0; r < n; r += kScoreRows) {
-        const int rows = std::min(kScoreRows, n - r);
-        const std::int64_t at = static_cast<std::int64_t>(begin + r) * width + h * hd;
-        const std::int64_t all = static_cast<std::int64_t>(begin) * width + h * hd;
-        GemmCall call;
-        call.m = rows;
-        call.n = n;
-        call.k = hd;
-        call.a = queries + at;
-        call.b = keys + all;
-        call.c = scores;
-        call.lda = call.ldb = width;
-        call.ldc = n;
-        call.alpha = 1.0f / std::sqrt(static_cast<float>(hd));
-        gemm(call);
-        device_->launch("softmax_rows", {static_cast<unsigned>(rows)}, {256}, 0, scores, rows, n, 0, 0);
-        GemmCall product;
-        product.m = rows;
-        product.n = hd;
-        product.k = n;
-        product.a = scores;
-        product.lda = n;
-        product.b = v.data + all;
-        product.ldb = width;
-        product.b_transposed = false;
-        product.c = out.data + at;
-        product.ldc = width;
-        gemm(product);
-      }
+    for (int r = 0; r < n; r += rows_at_once) {
+      const int rows = std::min(rows_at_once, n - r), all_rows = num_heads * rows;
+      const std::int64_t at = static_cast<std::int64_t>(begin + r) * width, all = static_cast<std::int64_t>(begin) * width;
+      GemmCall call;  // one product a head
+      call.m = rows;
+      call.n = n;
+      call.k = hd;
+      call.a = queries + at;
+      call.b = keys + all;
+      call.c = scores;
+      call.lda = call.ldb = width;
+      call.ldc = n;
+      call.alpha = scale;
+      call.batch = num_heads;
+      call.stride_a = call.stride_b = hd;
+      call.stride_c = static_cast<long long>(rows) * n;
+      gemm(call);
+      device_->launch("softmax_rows", {static_cast<unsigned>(std::min(all_rows, 65535))}, {256}, 0, scores, scores, all_rows, n, n, 0, 0);
+      GemmCall product;
+      product.m = rows;
+      product.n = hd;
+      product.k = n;
+      product.a = scores;
+      product.lda = n;
+      product.b = v.data + all;
+      product.ldb = width;
+      product.b_transposed = false;
+      product.c = out.data + at;
+      product.ldc = width;
+      product.batch = num_heads;
+      product.stride_a = call.stride_c;
+      product.stride_b = product.stride_c = hd;
+      gemm(product);
     }
   }
 }

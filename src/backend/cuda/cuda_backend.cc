@@ -29,17 +29,21 @@ CudaBackend::CudaBackend(std::unique_ptr<Device> device, const CudaBackendOption
   if (gemm_ == GemmType::bf16 && !device_->has_vendor_gemm(true)) {
     fail(ErrorKind::device, "BF16 products need a card of compute capability 8.0 or newer and cuBLAS 8.0 or newer");
   }
+  if (options_.expert_host) stream_ = std::make_unique<ExpertStream>(*device_);
 }
 
 CudaBackend::~CudaBackend() {
   drop_graphs();
+  stream_.reset();
+  device_->destroy_event(host_io_ready_);
+  device_->free_host(host_io_);
   for (Scratch& slot : scratch_) device_->free(slot.data);
 }
 
 void CudaBackend::drop_graphs() noexcept {
   for (auto& [key, recorded] : recorded_) device_->destroy_graph(recorded.graph);
   recorded_.clear();
-  recording_ = nullptr;
+  recording_ = noting_ = nullptr;
 }
 
 void* CudaBackend::scratch(Slot slot, std::size_t bytes) {
@@ -86,12 +90,33 @@ void CudaBackend::synchronize() {
 
 std::string CudaBackend::description() const {
   const DeviceInfo& info = device_->info();
-  return fmt::format("cuda:{} {}, sm{} kernels, {} products{}", device_->options().index, info.name, info.tier,
-                     gemm_ == GemmType::bf16 ? "BF16" : "FP32", device_->options().fermi ? ", Fermi profile" : "");
+  std::string text = fmt::format("cuda:{} {}, sm{} kernels, {} products{}", device_->options().index, info.name, info.tier,
+                                 gemm_ == GemmType::bf16 ? "BF16" : "FP32", device_->options().fermi ? ", Fermi profile" : "");
+  if (options_.expert_host) text += ", experts streamed for prompts and on " + options_.expert_host->description() + " for tokens";
+  return text;
+}
+
+// A layer's gate, up and down are loaded one after another, and stay together.
+bool CudaBackend::keeps_resident(const ops::WeightData& experts) {
+  constexpr int kTensors = 3;
+  const DType type = has_kernels(experts.type, experts.cols) ? experts.type : converted_type(experts.type, experts.cols);
+  const std::uint64_t bytes = row_bytes(type, static_cast<std::uint64_t>(experts.cols)) * static_cast<std::uint64_t>(experts.experts * experts.rows);
+  if (layer_experts_left_ == 0 &&
+      resident_expert_bytes_ + (kTensors + ExpertStream::kMaxSlots) * bytes > options_.expert_bytes) {
+    return false;
+  }
+  layer_experts_left_ = (layer_experts_left_ == 0 ? kTensors : layer_experts_left_) - 1;
+  resident_expert_bytes_ += bytes;
+  return true;
 }
 
 std::unique_ptr<ops::Weight> CudaBackend::load_weight(const ops::WeightData& data) {
   flush();
+  if (options_.expert_host && data.experts > 1 && !keeps_resident(data)) {
+    std::unique_ptr<PanelExperts> experts = options_.expert_host->load(data);
+    stream_->add(*experts);
+    return experts;
+  }
   if (!has_kernels(data.type, data.cols)) {
     log::info("{}: {} has no GPU kernel, kept as {}", data.name, dtype_name(data.type),
               dtype_name(converted_type(data.type, data.cols)));
@@ -118,24 +143,36 @@ bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
   const std::size_t pages = static_cast<std::size_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(splits_, 4))));
   row_sequence_offset_ = sequences * sizeof(StepSequence);
   const std::size_t pages_offset = row_sequence_offset_ + ((rows * sizeof(int) + 15) & ~std::size_t{15});
-  const std::size_t bytes = pages_offset + sequences * pages * sizeof(void*);
+  const std::size_t captures_offset = pages_offset + sequences * pages * sizeof(void*);
+  std::size_t captures = 0;
+  for (const ops::SequenceStep& step : plan.sequences) captures += step.captures.size();
+  const std::size_t bytes = captures_offset + std::bit_ceil(captures + 1) * sizeof(StepCapture);
   step_device_ = static_cast<std::byte*>(scratch(kSlotStep, bytes));
   step_host_.assign(bytes, std::byte{0});
   auto* table = reinterpret_cast<StepSequence*>(step_host_.data());
   auto* row_sequence = reinterpret_cast<int*>(step_host_.data() + row_sequence_offset_);
+  auto* capture_table = reinterpret_cast<StepCapture*>(step_host_.data() + captures_offset);
+  std::size_t next_capture = 0;
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
     const ops::SequenceStep& step = plan.sequences[i];
     const std::size_t at = pages_offset + i * pages * sizeof(void*);
     const auto used = static_cast<std::size_t>((step.past_tokens + step.num_rows + 63) / 64);
     HEIRLOOM_CHECK(step.pages.size() >= used || plan.shape.num_attention_layers == 0);
-    table[i] = {step.first_row, step.num_rows, step.past_tokens, 0, step.conv, step.recurrent,
+    table[i] = {step.first_row, step.num_rows, step.past_tokens, static_cast<int>(step.captures.size()), step.conv, step.recurrent,
+                reinterpret_cast<const StepCapture*>(step_device_ + captures_offset) + next_capture,
                 reinterpret_cast<unsigned char* const*>(step_device_ + at)};
+    for (const ops::StateCapture& capture : step.captures) {
+      capture_table[next_capture++] = {capture.rows, 0, capture.conv, capture.recurrent};
+    }
     if (!step.pages.empty()) std::memcpy(step_host_.data() + at, step.pages.data(), std::min(used, step.pages.size()) * sizeof(void*));
     for (int r = 0; r < step.num_rows; ++r) row_sequence[step.first_row + r] = static_cast<int>(i);
   }
   device_->copy_in(step_device_, step_host_.data(), bytes, Lane::compute);
 
-  if (key == 0 || !device_->info().graphs || device_->options().time_kernels) return false;
+  noting_ = nullptr;
+  product_ = 0;
+  // Experts on the host are work between two launches, which no graph holds.
+  if (key == 0 || !device_->info().graphs || device_->options().time_kernels || stream_) return false;
   splits_ = static_cast<std::int64_t>(pages);
   Recorded& recorded = recorded_[{key, splits_}];
   if (recorded.graph != nullptr) {
@@ -146,6 +183,9 @@ bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
   if (++recorded.seen >= 2) {
     device_->begin_capture();
     recording_ = &recorded;
+  } else {
+    recorded.products.clear();
+    noting_ = &recorded;
   }
   return false;
 }
@@ -153,6 +193,7 @@ bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
 void CudaBackend::end_step() {
   flush();
   plan_ = nullptr;
+  noting_ = nullptr;
   if (recording_ == nullptr) return;
   Recorded* recorded = recording_;
   recording_ = nullptr;

@@ -7,6 +7,7 @@
 // the order of effects is that of the calls, and every output is written as if nothing had been fused.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,8 @@
 
 #include "backend/cuda/cuda_weight.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/expert_host.h"
+#include "backend/cuda/expert_stream.h"
 #include "backend/cuda/kernels/gemv_args.h"
 #include "base/profiler.h"
 #include "ops/backend.h"
@@ -30,6 +33,11 @@ struct CudaBackendOptions {
   int gdn_recurrent_rows = 1;       // sequences of at most so many rows use the recurrent delta rule
   bool fuse = true;                 // false: every op is a kernel of its own (for comparison)
   Profiler* profiler = nullptr;
+  int gemv_blocks = 2;              // blocks of a GEMV on a multiprocessor at most
+  std::shared_ptr<ExpertHost> expert_host;  // set: experts may stay in host memory, and this computes steps of few rows
+  std::uint64_t expert_bytes = 0;   // then: GPU memory for experts. The first layers that fit beside the stream's buffers stay in it
+  int host_expert_rows = 16;        // "few": more rows need most experts, which the link then brings as fast as the CPU reads them
+  bool prefetch = true;             // products of a decode step ask for the next one's weights
 };
 
 class CudaBackend : public ops::Backend {
@@ -38,6 +46,8 @@ class CudaBackend : public ops::Backend {
   ~CudaBackend() override;
 
   Device& device() { return *device_; }
+  /// Null unless experts stay in host memory.
+  ExpertStream* expert_stream() const { return stream_.get(); }
   GemmType gemm_type() const { return gemm_; }
 
   void* alloc(std::size_t bytes) override;
@@ -48,6 +58,7 @@ class CudaBackend : public ops::Backend {
   void zero(void* device, std::size_t bytes) override;
   void synchronize() override;
   std::string description() const override;
+  bool captures_states() const override { return options_.gdn_recurrent_rows == 1; }
 
   std::unique_ptr<ops::Weight> load_weight(const ops::WeightData& data) override;
 
@@ -81,9 +92,10 @@ class CudaBackend : public ops::Backend {
   // Scratch that outlives an op, by purpose; grows and never shrinks. Growing invalidates recorded graphs.
   enum Slot : std::size_t {
     kSlotWeights, kSlotInputs, kSlotConv, kSlotGdnQ, kSlotGdnK, kSlotGdnG, kSlotGdnBeta, kSlotGdnU, kSlotGdnW, kSlotGdnAttention,
-    kSlotGdnCumulative, kSlotGdnCore, kSlotQ, kSlotPartial, kSlotStat, kSlotScores, kSlotKeys, kSlotValues, kSlotRouter,
-    kSlotIds, kSlotTopWeights, kSlotOffsets, kSlotOrder, kSlotGate, kSlotUp, kSlotExperts, kSlotShared, kSlotSharedLogit,
-    kSlotArgmax, kSlotStep, kSlotCount
+    kSlotGdnCumulative, kSlotGdnCore, kSlotQ, kSlotPartial, kSlotStat, kSlotScores, kSlotProbabilities, kSlotKeys, kSlotValues, kSlotRouter,
+    kSlotIds, kSlotTopWeights, kSlotOffsets, kSlotOrder, kSlotTiles, kSlotCounts, kSlotGate, kSlotUp, kSlotExperts, kSlotShared,
+    kSlotSharedLogit, kSlotSharedGate, kSlotSharedUp, kSlotUnpacked0, kSlotUnpacked1,
+    kSlotArgmax, kSlotSegments, kSlotStep, kSlotCount
   };
   struct Scratch {
     void* data = nullptr;
@@ -103,25 +115,40 @@ class CudaBackend : public ops::Backend {
     GemvArgs args{};
     const char* format = "";
     int group = 1;
+    unsigned long long weight_bytes[kGemvMaxSegments] = {};
   };
   struct Recorded {
     int seen = 0;
     Graph graph = nullptr;
+    // Weights of each product of the step in order, from the time it was not recorded.
+    std::vector<std::vector<GemvPrefetch>> products;
   };
+  struct ExpertView;
+  struct ExpertOrder;
 
   // cuda_backend.cc
   void flush();
   void flush_norm();
   void drop_graphs() noexcept;
+  bool keeps_resident(const ops::WeightData& experts);
   PendingGemv* pending_with_out(const float* out);
   void run_map(const char* kernel, float* x, std::uint64_t n);
   // cuda_linear.cc
   void launch_gemv(PendingGemv& gemv);
+  void note_product(PendingGemv& gemv);
   void gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact);
   void linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
   void gemm(const GemmCall& call);
   void expert_gemv(const CudaWeight& first, const CudaWeight* second, const float* x, int rows_per_input, const int* ids,
                    int pairs, float* out, float* swiglu_out);
+  // cuda_moe.cc
+  bool one_row_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top,
+                       const float* shared_logit, ops::Matrix out);
+  void experts_on_host(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top, float* out,
+                       const std::function<void()>& meanwhile);
+  void grouped_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, float* expert_out);
+  ExpertOrder sort_pairs(const std::int32_t* ids, int pairs, int experts, int tile_rows);
+  ExpertView expert_view(const ops::Weight* weight, const void* streamed, Slot slot, int begin, int end, bool bf16);
   // cuda_attention.cc
   void attention_by_gemm(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q, float* out);
 
@@ -146,6 +173,14 @@ class CudaBackend : public ops::Backend {
   std::int64_t splits_ = 0;        // pages that attention kernels are launched for (a recorded step: rounded up)
   std::map<std::pair<std::uint64_t, std::int64_t>, Recorded> recorded_;
   Recorded* recording_ = nullptr;  // set while launches are being captured
+  Recorded* noting_ = nullptr;     // set while the order of the products is being learned
+  std::size_t product_ = 0;        // of the step, so far
+
+  std::unique_ptr<ExpertStream> stream_;
+  std::uint64_t resident_expert_bytes_ = 0;
+  int layer_experts_left_ = 0;     // tensors of the layer being loaded that are still to come, resident like its first
+  HostMemory host_io_;             // activations on their way to the experts on the host and back
+  Event host_io_ready_ = nullptr;
 };
 
 }  // namespace heirloom::cuda

@@ -77,7 +77,8 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
     for (const ops::SequenceStep& s : plan_->sequences) {
       chunks = std::max(chunks, (s.past_tokens + s.num_rows + kGdnChunk - 1) / kGdnChunk - s.past_tokens / kGdnChunk);
     }
-    const std::string intra = fmt::format("gdn_chunk_intra_{}", D), scan = fmt::format("gdn_chunk_scan_{}", D),
+    const bool captures = std::ranges::any_of(plan_->sequences, [](const ops::SequenceStep& s) { return !s.captures.empty(); });
+    const std::string intra = fmt::format("gdn_chunk_intra_{}", D), scan = fmt::format("gdn_chunk_{}_{}", captures ? "capture" : "scan", D),
                       norm = fmt::format("gdn_gated_norm_{}", D);
     device_->launch(intra.c_str(), {static_cast<unsigned>(chunks), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
     device_->launch(scan.c_str(), {static_cast<unsigned>(D / 16), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);

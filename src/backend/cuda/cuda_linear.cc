@@ -13,6 +13,7 @@ using u64 = unsigned long long;
 constexpr std::int64_t kGemvMaxRows = 8;
 constexpr std::size_t kGemvSharedBytes = 36 * 1024;  // of 48 KiB; the rest is for sums
 constexpr std::size_t kWeightScratchBytes = std::size_t{64} << 20;
+constexpr unsigned long long kPrefetchBytes = 12ull << 20;  // of one weight: the head is larger than any cache
 
 // Threads that share a row. Enough that each has a handful of groups: more threads hide the latency that bounds small matrices,
 // fewer amortise the sums of large ones. Depends on the shape alone, so results do not depend on the batch.
@@ -41,9 +42,26 @@ void CudaBackend::launch_gemv(PendingGemv& gemv) {
   const std::int64_t teams_of_block = kGemvThreads / args.lanes;
   const unsigned grid_y = args.expert_ids ? static_cast<unsigned>(args.m) : one ? 1u : static_cast<unsigned>((args.m + 3) / 4);
   args.blocks = static_cast<int>((teams + teams_of_block - 1) / teams_of_block);
-  // As many blocks as run at once: about two on a multiprocessor.
-  const unsigned at_once = std::max(1u, 2 * static_cast<unsigned>(device_->info().multiprocessors) / std::max(1u, std::min(grid_y, 8u)));
+  // As many blocks as run at once.
+  const auto multiprocessors = static_cast<unsigned>(device_->info().multiprocessors);
+  const unsigned at_once = std::max(1u, static_cast<unsigned>(options_.gemv_blocks) * multiprocessors / std::max(1u, std::min(grid_y, 8u)));
+  note_product(gemv);
   device_->launch(kernel.c_str(), {std::min(static_cast<unsigned>(args.blocks), at_once), grid_y}, {kGemvThreads}, one ? static_cast<std::size_t>(args.k) * 4 : 0, args);
+}
+
+// The first time a step is run the order of its products is noted; when it is recorded each product gets its successor's weights.
+void CudaBackend::note_product(PendingGemv& gemv) {
+  GemvArgs& args = gemv.args;
+  if (noting_ != nullptr) {
+    auto& weights = noting_->products.emplace_back();
+    for (int i = 0; i < args.segment_count && !args.expert_ids; ++i) {  // which experts come is not known ahead
+      weights.push_back({args.segments[i].data, std::min(gemv.weight_bytes[i], kPrefetchBytes)});
+    }
+    return;
+  }
+  ++product_;
+  if (recording_ == nullptr || !options_.prefetch || product_ >= recording_->products.size()) return;
+  for (const GemvPrefetch& next : recording_->products[product_]) args.prefetch[args.prefetch_count++] = next;
 }
 
 void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { linear_now(x, outs, false); }
@@ -94,6 +112,7 @@ void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs
     segment.out = out.out;
     segment.bias = out.bias;
     segment.rows = static_cast<int>(weight.rows);
+    gemv->weight_bytes[gemv->args.segment_count - 1] = weight.bytes;
   }
   if (!options_.fuse) flush();
 }
@@ -101,6 +120,17 @@ void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs
 void CudaBackend::gemm(const GemmCall& call) {
   if (device_->vendor_gemm(call)) return;
   HEIRLOOM_CHECK(!call.bf16);
+  if (call.batch > 1) {
+    GemmCall one = call;
+    one.batch = 1;
+    for (int i = 0; i < call.batch; ++i) {
+      one.a = static_cast<const float*>(call.a) + i * call.stride_a;
+      one.b = static_cast<const float*>(call.b) + i * call.stride_b;
+      one.c = call.c + i * call.stride_c;
+      gemm(one);
+    }
+    return;
+  }
   const int rows_at_once = 65535 * 64;
   HEIRLOOM_CHECK(call.m <= rows_at_once && call.n <= rows_at_once);
   const Dim grid{static_cast<unsigned>((call.n + 63) / 64), static_cast<unsigned>((call.m + 63) / 64)};

@@ -30,6 +30,7 @@ struct DeviceOptions {
   int max_registers = 0;           // 0 = no cap; 63 = as Fermi has
   bool graphs = true;
   std::string cublas_folder;       // "" = the loader's path and the usual places
+  bool lock_host = true;           // false: leave host memory pageable, to measure what page-locking gains
   bool time_kernels = false;       // one synchronisation per launch; see Device::kernel_times
 };
 
@@ -80,6 +81,8 @@ struct GemmCall {
   bool b_transposed = true;
   bool bf16 = false;
   float alpha = 1.0f, beta = 0.0f;
+  int batch = 1;
+  long long stride_a = 0, stride_b = 0, stride_c = 0;
 };
 
 using Event = void*;
@@ -121,6 +124,7 @@ class Device {
   virtual void destroy_event(Event event) noexcept = 0;
   virtual void record(Event event, Lane lane) = 0;
   virtual void wait(Lane lane, Event event) = 0;  // later work of the lane waits for the event
+  virtual void wait_host(Event event) = 0;        // returns once the event has passed
   virtual double elapsed_ms(Event from, Event to) = 0;  // waits for `to`
 
   /// True if a kernel of this name exists in a tier that is in use; `tier_of` says in which (0 = none).

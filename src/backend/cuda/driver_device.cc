@@ -161,6 +161,10 @@ class DriverDevice : public Device {
     enter();
     check(api_.cuStreamWaitEvent(stream(lane), event, 0), "cuStreamWaitEvent");
   }
+  void wait_host(Event event) override {
+    enter();
+    check(api_.cuEventSynchronize(event), "cuEventSynchronize", last_kernel_);
+  }
   double elapsed_ms(Event from, Event to) override {
     enter();
     check(api_.cuEventSynchronize(to), "cuEventSynchronize");
@@ -175,21 +179,44 @@ class DriverDevice : public Device {
   }
   bool vendor_gemm(const GemmCall& call) override {
     if (!has_vendor_gemm(call.bf16)) return false;
+    const bool batched = call.batch > 1;
+    if (batched && !(call.bf16 ? blas_api_.cublasGemmStridedBatchedEx != nullptr : blas_api_.cublasSgemmStridedBatched != nullptr)) {
+      GemmCall one = call;  // cuBLAS before CUDA 8
+      one.batch = 1;
+      const std::ptrdiff_t element = call.bf16 ? 2 : 4;
+      for (int i = 0; i < call.batch; ++i) {
+        one.a = static_cast<const std::byte*>(call.a) + i * call.stride_a * element;
+        one.b = static_cast<const std::byte*>(call.b) + i * call.stride_b * element;
+        one.c = call.c + i * call.stride_c;
+        vendor_gemm(one);
+      }
+      return true;
+    }
     // Row-major C is column-major C^T = op(B)^T A^T: B comes first, and its own row-major storage reads as transposed.
     const int op = call.b_transposed ? kCublasOperationTranspose : kCublasOperationNone;
+    const int compute = blas_version_ >= 11000 ? kCublasCompute32F : kCudaR32F;
+    const auto *a = static_cast<const float*>(call.a), *b = static_cast<const float*>(call.b);
     CUresult result = 0;
-    if (call.bf16) {
+    if (call.bf16 && batched) {
+      result = blas_api_.cublasGemmStridedBatchedEx(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, call.b,
+                                                    kCudaR16BF, call.ldb, call.stride_b, call.a, kCudaR16BF, call.lda, call.stride_a,
+                                                    &call.beta, call.c, kCudaR32F, call.ldc, call.stride_c, call.batch, compute,
+                                                    kCublasGemmDefault);
+    } else if (call.bf16) {
       result = blas_api_.cublasGemmEx(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, call.b, kCudaR16BF,
-                                      call.ldb, call.a, kCudaR16BF, call.lda, &call.beta, call.c, kCudaR32F, call.ldc,
-                                      blas_version_ >= 11000 ? kCublasCompute32F : kCudaR32F, kCublasGemmDefault);
+                                      call.ldb, call.a, kCudaR16BF, call.lda, &call.beta, call.c, kCudaR32F, call.ldc, compute,
+                                      kCublasGemmDefault);
+    } else if (batched) {
+      result = blas_api_.cublasSgemmStridedBatched(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, b, call.ldb,
+                                                   call.stride_b, a, call.lda, call.stride_a, &call.beta, call.c, call.ldc,
+                                                   call.stride_c, call.batch);
     } else {
-      result = blas_api_.cublasSgemm(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha,
-                                     static_cast<const float*>(call.b), call.ldb, static_cast<const float*>(call.a), call.lda,
+      result = blas_api_.cublasSgemm(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, b, call.ldb, a, call.lda,
                                      &call.beta, call.c, call.ldc);
     }
     if (result != 0) {
-      fail(ErrorKind::device, "cuBLAS {}: status {} for m {}, n {}, k {}", call.bf16 ? "GemmEx" : "Sgemm", result, call.m,
-           call.n, call.k);
+      fail(ErrorKind::device, "cuBLAS {}: status {} for m {}, n {}, k {}, batch {}", call.bf16 ? "GemmEx" : "Sgemm", result, call.m,
+           call.n, call.k, call.batch);
     }
     ++launches_;
     return true;

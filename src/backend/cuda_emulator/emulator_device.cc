@@ -13,6 +13,22 @@
 namespace heirloom::emulator {
 namespace {
 
+void bf16_product(const cuda::GemmCall& call) {
+  for (std::int64_t at = 0; at < static_cast<std::int64_t>(call.batch) * call.m; ++at) {
+    const std::int64_t of = at / call.m, i = at % call.m;
+    const auto* a = static_cast<const std::uint16_t*>(call.a) + of * call.stride_a;
+    const auto* b = static_cast<const std::uint16_t*>(call.b) + of * call.stride_b;
+    for (std::int64_t j = 0; j < call.n; ++j) {
+      float sum = 0;
+      for (std::int64_t k = 0; k < call.k; ++k) {
+        sum += bf16_to_f32(a[i * call.lda + k]) * bf16_to_f32(call.b_transposed ? b[j * call.ldb + k] : b[k * call.ldb + j]);
+      }
+      float& c = call.c[of * call.stride_c + i * call.ldc + j];
+      c = call.alpha * sum + (call.beta != 0.0f ? call.beta * c : 0.0f);
+    }
+  }
+}
+
 class EmulatorDevice : public cuda::Device {
  public:
   EmulatorDevice(const cuda::DeviceOptions& options, Order order) : Device(options), order_(order) {
@@ -59,13 +75,19 @@ class EmulatorDevice : public cuda::Device {
     *static_cast<std::chrono::steady_clock::time_point*>(event) = std::chrono::steady_clock::now();
   }
   void wait(cuda::Lane, cuda::Event) override {}
+  void wait_host(cuda::Event) override {}
   double elapsed_ms(cuda::Event from, cuda::Event to) override {
     const auto at = [](cuda::Event event) { return *static_cast<std::chrono::steady_clock::time_point*>(event); };
     return std::chrono::duration<double, std::milli>(at(to) - at(from)).count();
   }
 
-  bool has_vendor_gemm(bool) override { return false; }
-  bool vendor_gemm(const cuda::GemmCall&) override { return false; }
+  // Stands in for the vendor's BF16 products (FP32 ones run on our own kernel, as without cuBLAS).
+  bool has_vendor_gemm(bool bf16) override { return bf16 && info_.tier >= 80; }
+  bool vendor_gemm(const cuda::GemmCall& call) override {
+    if (!has_vendor_gemm(call.bf16)) return false;
+    do_now_or_record([call] { bf16_product(call); }, 1);
+    return true;
+  }
 
   void begin_capture() override { recording_ = std::make_unique<Recording>(); }
   cuda::Graph end_capture() override { return recording_.release(); }

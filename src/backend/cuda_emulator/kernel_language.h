@@ -68,6 +68,7 @@ DEVICE int gpu_atomic_add(int* p, int v) { return __atomic_fetch_add(p, v, __ATO
 // Warp operations of the sm_80 tier. The emulator exchanges registers between all threads of the block at a barrier, so each
 // must be reached by the whole block (on a GPU: by the whole warp).
 #if GPU_TIER >= 80
+DEVICE void gpu_prefetch_l2(const void* p) { static_cast<void>(*static_cast<const volatile u8*>(p)); }
 DEVICE float gpu_shuffle_xor(float v, int mask) { return heirloom::emulator::exchange(v, mask); }
 DEVICE void gpu_mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { heirloom::emulator::mma_bf16(c, a, b); }
 #endif

@@ -19,6 +19,8 @@ class PackedWeight final : public ops::Weight {
   std::int64_t panels = 0;        // of one expert: ceil(rows / 16)
   std::uint64_t panel_bytes = 0;  // of one panel
 
+  /// All panels: experts * panels * panel_bytes.
+  const std::byte* data() const { return buffer_.data(); }
   const std::byte* panel(std::int64_t expert, std::int64_t index) const {
     return buffer_.data() + static_cast<std::uint64_t>(expert * panels + index) * panel_bytes;
   }

@@ -1,33 +1,48 @@
 // The small kernels around attention by matrix products (scores = q K^T and out = P V are GEMMs over contiguous K, V):
 //   kv_gather        pages of one layer and head -> contiguous [tokens][hd] of K and V
-//   softmax_rows     rows of scores -> probabilities in place; row r sees first_valid + r columns (causal) or all
+//   softmax_rows     rows of scores -> probabilities, in place or as bf16; row r of a head sees first_valid + r columns (causal) or all
 //   gate_multiply    out *= sigmoid(gate), gate from q_gate [T, nh, 2, hd]
 //   rope_heads       rotate-half over whole heads (vision towers)
 // Scores lie in a buffer of at most 512 rows by the context, so memory grows with the context and not with its square.
 #include "backend/cuda/kernels/block_reduce.h"
 #include "backend/cuda/kernels/kv_cache.h"
 
-KERNEL(kv_gather, 256, float* k, float* v, const StepSequence* sequences, int sequence, int layer, int head, int num_kv_heads,
-       int head_dim, int tokens, int kv_type) {
+DEVICE void put(float* p, float v) { *p = v; }
+DEVICE void put(u16* p, float v) { *p = f32_to_bf16(v); }
+
+template <class T>
+DEVICE void kv_gather_rows(T* k, T* v, const StepSequence* sequences, int sequence, int layer, int head, int num_kv_heads,
+                           int head_dim, int tokens, int kv_type) {
   gpu_wait_inputs();
   const u8* const* pages = sequences[sequence].pages;
   const u64 k_at = kv_offset(layer, 0, head, num_kv_heads, head_dim), v_at = kv_offset(layer, 1, head, num_kv_heads, head_dim);
-  const u64 total = (u64)tokens * (u64)head_dim, page_floats = (u64)(kPageTokens * head_dim);
+  const u64 total = (u64)tokens * (u64)head_dim, page_values = (u64)(kPageTokens * head_dim);
   for (u64 i = (u64)bid_x() * 256 + (u64)tid_x(); i < total; i += (u64)nbid_x() * 256) {
-    const u8* page = pages[i / page_floats];
-    const u64 at = i % page_floats;
-    k[i] = kv_load(page, k_at + at, kv_type);
-    v[i] = kv_load(page, v_at + at, kv_type);
+    const u8* page = pages[i / page_values];
+    const u64 at = i % page_values;
+    put(k + i, kv_load(page, k_at + at, kv_type));
+    put(v + i, kv_load(page, v_at + at, kv_type));
   }
 }
+KERNEL(kv_gather, 256, float* k, float* v, const StepSequence* sequences, int sequence, int layer, int head, int num_kv_heads,
+       int head_dim, int tokens, int kv_type) {
+  kv_gather_rows(k, v, sequences, sequence, layer, head, num_kv_heads, head_dim, tokens, kv_type);
+}
+KERNEL(kv_gather_bf16, 256, u16* k, u16* v, const StepSequence* sequences, int sequence, int layer, int head, int num_kv_heads,
+       int head_dim, int tokens, int kv_type) {
+  kv_gather_rows(k, v, sequences, sequence, layer, head, num_kv_heads, head_dim, tokens, kv_type);
+}
 
-KERNEL(softmax_rows, 256, float* scores, int rows, int cols, int causal, int first_valid) {
+// `out` may be `scores` itself; both have rows of `pitch` elements. causal: 0, or how many rows of one head follow each other.
+template <class T>
+DEVICE void softmax_of_rows(T* out, float* scores, int rows, int cols, int pitch, int causal, int first_valid) {
   SHARED F4 scratch4[72];
   float* scratch = (float*)scratch4;
   gpu_wait_inputs();
   for (int r = bid_x(); r < rows; r += nbid_x()) {
-    float* row = scores + (u64)r * (u64)cols;
-    const int n = causal ? gpu_min_i(cols, first_valid + r) : cols;
+    float* row = scores + (u64)r * (u64)pitch;
+    T* to = out + (u64)r * (u64)pitch;
+    const int n = causal ? gpu_min_i(cols, first_valid + r % causal) : cols;
     float maximum = -3.0e38f, sum = 0;
     for (int i = tid_x(); i < n; i += 256) maximum = gpu_max(maximum, row[i]);
     maximum = block_reduce<256>(maximum, scratch, Max());
@@ -37,8 +52,14 @@ KERNEL(softmax_rows, 256, float* scores, int rows, int cols, int causal, int fir
       sum += e;
     }
     const float inverse = 1.0f / block_reduce<256>(sum, scratch, Sum());
-    for (int i = tid_x(); i < cols; i += 256) row[i] = i < n ? row[i] * inverse : 0.0f;
+    for (int i = tid_x(); i < cols; i += 256) put(to + i, i < n ? row[i] * inverse : 0.0f);
   }
+}
+KERNEL(softmax_rows, 256, float* out, float* scores, int rows, int cols, int pitch, int causal, int first_valid) {
+  softmax_of_rows(out, scores, rows, cols, pitch, causal, first_valid);
+}
+KERNEL(softmax_rows_bf16, 256, u16* out, float* scores, int rows, int cols, int pitch, int causal, int first_valid) {
+  softmax_of_rows(out, scores, rows, cols, pitch, causal, first_valid);
 }
 
 KERNEL(gate_multiply, 256, float* out, const float* q_gate, u64 n, int head_dim) {

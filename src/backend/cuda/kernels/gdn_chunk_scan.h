@@ -5,6 +5,9 @@
 // whole walk. Operands pass through shared memory in steps of 16; none but S depends on the walk, so the next step's operands
 // are loaded while this one's are used (without that, the latency of 16 loads a chunk made it 33 us a chunk on an H200).
 // 24 KB shared; 4 rows by one column a thread in the first two products, D / 16 rows in the last.
+// A state capture inside a chunk is the last line with the sum ended there: v' of its rows does not depend on later ones, so the
+// captured state is what a prompt cut there would leave, and the walk itself is not cut. That is a kernel of its own
+// (gdn_chunk_capture_<D>): in one it takes 218 registers instead of 128.
 #pragma once
 
 #include "backend/cuda/kernels/gdn_args.h"
@@ -30,7 +33,7 @@ DEVICE void store_transposed(float* tile, int row, int col, F4 v) {
   tile[(col + 3) * kPitch + row] = v.w;
 }
 
-template <int D>
+template <int D, bool Captures>
 DEVICE void gdn_chunk_scan(const GdnChunkArgs& p) {
   // left4 holds two transposed tiles, or [16][D] of k
   SHARED F4 left4[2 * 16 * kPitch / 4];
@@ -49,6 +52,7 @@ DEVICE void gdn_chunk_scan(const GdnChunkArgs& p) {
   constexpr int kKeys = 16 * D / 256;  // elements of a [16][D] tile of k that a thread loads
 
   const int last_token = s.past_tokens + s.num_rows;
+  int capture = 0;
   for (int begin = s.past_tokens; begin < last_token;) {
     const int end = gpu_min_i(last_token, begin / 64 * 64 + 64), n = end - begin;
     const u64 row0 = (u64)(s.first_row + begin - s.past_tokens), my_row = row0 + (u64)gpu_min_i(row, n - 1);
@@ -57,11 +61,7 @@ DEVICE void gdn_chunk_scan(const GdnChunkArgs& p) {
     const float* a_row = p.attention + (my_row * nv + (u64)h) * 64 + (u64)col;
     F4 wv = load_f4(w_row), qv = load_f4(q_row);
     gpu_sync();
-    if (t < 64) {
-      const float last = p.cumulative[(row0 + (u64)(n - 1)) * nv + (u64)h];
-      G[t] = t < n ? p.cumulative[(row0 + (u64)t) * nv + (u64)h] : 0.0f;
-      end_decay_of[t] = t < n ? gpu_exp(last - G[t]) : 0.0f;
-    }
+    if (t < 64) G[t] = t < n ? p.cumulative[(row0 + (u64)t) * nv + (u64)h] : 0.0f;
     float u[4];
     UNROLL for (int i = 0; i < 4; i++) {
       const int r = gpu_min_i(4 * ty + i, n - 1);
@@ -126,28 +126,44 @@ DEVICE void gdn_chunk_scan(const GdnChunkArgs& p) {
       const int r = 4 * ty + i;
       if (r < n) p.core_out[((row0 + (u64)r) * nv + (u64)h) * D + (u64)(c0 + tx)] = y[i];
     }
-    // S = exp(G_end) S + k^T (decayed v'): rows ty + 16 i, column tx
-    const float end_decay = gpu_exp(G[n - 1]);
-    float add[D / 16];
-    UNROLL for (int i = 0; i < D / 16; i++) add[i] = 0;
-    NO_UNROLL for (int j0 = 0; j0 < n; j0 += 16) {
-      gpu_sync();
-      UNROLL for (int i = 0; i < kKeys; i++) ks[t + 256 * i] = kv[i];
-      gpu_sync();
-      if (j0 + 16 < n) {
-        UNROLL for (int i = 0; i < kKeys; i++) {
-          const int e = t + 256 * i, j = gpu_min_i(j0 + 16 + e / D, n - 1);
-          kv[i] = p.k[((row0 + (u64)j) * nk + (u64)kh) * D + (u64)(e % D)];
+    // S = exp(G_end) S + k^T (decayed v'): rows ty + 16 i, column tx; first for the captures of this chunk
+    for (;;) {
+      const bool inside = Captures && capture < s.num_captures && s.captures[capture].rows <= end - s.past_tokens;
+      const int m = inside ? s.captures[capture].rows - (begin - s.past_tokens) : n;
+      if (t < 64) end_decay_of[t] = t < m ? gpu_exp(G[m - 1] - G[t]) : 0.0f;
+      const float end_decay = gpu_exp(G[m - 1]);
+      float add[D / 16];
+      UNROLL for (int i = 0; i < D / 16; i++) add[i] = 0;
+      NO_UNROLL for (int j0 = 0; j0 < m; j0 += 16) {
+        gpu_sync();
+        UNROLL for (int i = 0; i < kKeys; i++) ks[t + 256 * i] = kv[i];
+        gpu_sync();
+        const int next = j0 + 16 < m ? j0 + 16 : 0;
+        if (next != 0 || inside) {  // after a capture the first rows are needed again
+          UNROLL for (int i = 0; i < kKeys; i++) {
+            const int e = t + 256 * i, j = gpu_min_i(next + e / D, n - 1);
+            kv[i] = p.k[((row0 + (u64)j) * nk + (u64)kh) * D + (u64)(e % D)];
+          }
+        }
+        UNROLL4 for (int j = 0; j < 16; j++) {
+          const float c = V[(j0 + j) * kVPitch + tx] * end_decay_of[j0 + j];  // zero past the end
+          UNROLL for (int i = 0; i < D / 16; i++) add[i] = gpu_fma(ks[j * D + ty + 16 * i], c, add[i]);
         }
       }
-      UNROLL4 for (int j = 0; j < 16; j++) {
-        const float c = V[(j0 + j) * kVPitch + tx] * end_decay_of[j0 + j];  // zero past the end
-        UNROLL for (int i = 0; i < D / 16; i++) add[i] = gpu_fma(ks[j * D + ty + 16 * i], c, add[i]);
+      if (!inside) {
+        UNROLL for (int i = 0; i < D / 16; i++) {
+          float* cell = S + (ty + 16 * i) * kSlice + tx;
+          *cell = gpu_fma(end_decay, *cell, add[i]);
+        }
+        break;
       }
-    }
-    UNROLL for (int i = 0; i < D / 16; i++) {
-      float* cell = S + (ty + 16 * i) * kSlice + tx;
-      *cell = gpu_fma(end_decay, *cell, add[i]);
+      float* captured = s.captures[capture].recurrent + ((u64)p.layer * nv + (u64)h) * D * D + (u64)c0;
+      UNROLL for (int i = 0; i < D / 16; i++) {
+        const int r = ty + 16 * i;
+        captured[r * D + tx] = gpu_fma(end_decay, S[r * kSlice + tx], add[i]);
+      }
+      ++capture;
+      gpu_sync();  // everyone has read end_decay_of
     }
     begin = end;
   }

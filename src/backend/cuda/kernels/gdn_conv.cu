@@ -2,7 +2,7 @@
 //   y[t][c] = silu(sum_j w[c][j] x[t - 3 + j][c]); rows before the sequence's first come from its state (oldest first, 4 rows kept)
 // gdn_conv: one thread a channel and kRows consecutive rows, grid (ceil(C / 128), ceil(rows / kRows)); each x is read once per
 // thread run plus 3. gdn_conv_state runs after it (the states may still be read while it runs): thread a channel, grid (ceil(C /
-// 128), sequences).
+// 128), sequences); captures are written before the state.
 #include "backend/cuda/kernels/gpu.h"
 #include "backend/cuda/kernels/step_table.h"
 
@@ -47,10 +47,20 @@ KERNEL(gdn_conv_state, 128, const float* x, const StepSequence* sequences, int l
   const u64 C = (u64)channels;
   const StepSequence s = sequences[bid_y()];
   float* state = s.conv + (u64)layer * 4 * C + (u64)c;
-  float next[4];
-  UNROLL for (int i = 0; i < 4; i++) {
-    const int row = s.num_rows - 4 + i;  // of this step; negative: what the state held
-    next[i] = row >= 0 ? x[(u64)(s.first_row + row) * C + (u64)c] : state[(u64)(4 + row) * C];
+  float held[4];  // what the state held, for sequences shorter than it
+  UNROLL for (int i = 0; i < 4; i++) held[i] = state[(u64)i * C];
+  for (int capture = 0; capture <= s.num_captures; capture++) {
+    const bool last = capture == s.num_captures;
+    const int rows = last ? s.num_rows : s.captures[capture].rows;
+    float* to = last ? state : s.captures[capture].conv + (u64)layer * 4 * C + (u64)c;
+    UNROLL for (int i = 0; i < 4; i++) {
+      float v = 0;
+      if (rows - 4 + i >= 0) {
+        v = x[(u64)(s.first_row + rows - 4 + i) * C + (u64)c];
+      } else {  // element rows + i of `held`, chosen without an index known at run time only
+        UNROLL for (int j = 0; j < 4; j++) v = rows + i == j ? held[j] : v;
+      }
+      to[(u64)i * C] = v;
+    }
   }
-  UNROLL for (int i = 0; i < 4; i++) state[(u64)i * C] = next[i];
 }

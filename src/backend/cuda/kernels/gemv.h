@@ -7,7 +7,8 @@
 // L1. The grid is no larger than what runs at once: a block takes several groups of teams, so that the norm is paid once, with
 // the next weights always in flight. Sums: per lane over its groups in order, then over lanes in a fixed tree, so a row does not depend on m or R.
 // Fused, because 133 small kernels of a decode step cost as much as a third of its GEMVs: RMS norm of the input; bias, residual
-// add, SwiGLU of two interleaved weights, and the GDN convolution on the sums.
+// add, SwiGLU of two interleaved weights, and the GDN convolution on the sums. A small kernel waits on memory latency, and the
+// weights do not depend on its inputs: on newer cards each product asks for the next one's weights ahead of time, into the L2.
 // R = 2 on sm20: 4 rows need more than 63 registers there.
 #pragma once
 
@@ -90,16 +91,29 @@ DEVICE GemvPlace gemv_place(const GemvArgs& a, int team) {
   return place;
 }
 
+/// `expert`: 0 without experts, -1 for the shared one.
 template <class F>
 DEVICE void gemv_load(typename F::Raw (&w)[kGemvRows], const GemvArgs& a, int team, int expert, int group) {
   const GemvPlace place = gemv_place(a, team);
   const GemvSegment& s0 = a.segments[place.segment];
   const GemvSegment& s1 = a.segments[a.paired ? 1 : place.segment];
-  const WeightView v0{s0.data, s0.elements}, v1{s1.data, s1.elements};
-  const u64 start = (u64)expert * (u64)s0.rows * (u64)a.k;
+  WeightView v0{s0.data, s0.elements}, v1{s1.data, s1.elements};
+  int k = a.k;
+  if (a.joined) {
+    k = a.joined;
+    const int each = k / F::kGroup, place_in_row = group / each;
+    group -= place_in_row * each;
+    expert = place_in_row < a.experts_chosen ? a.expert_ids[place_in_row] : -1;
+  }
+  if (expert < 0) {
+    v0 = WeightView{a.shared_data[0], a.shared_elements};
+    v1 = WeightView{a.shared_data[1], a.shared_elements};
+    expert = 0;
+  }
+  const u64 start = (u64)expert * (u64)s0.rows * (u64)k;
   UNROLL for (int r = 0; r < kGemvRows; r++) {
     const int row = gpu_min_i(a.paired ? place.row0 + r / 2 : place.row0 + r, s0.rows - 1);
-    w[r] = F::load(a.paired && (r & 1) ? v1 : v0, start + (u64)row * (u64)a.k, group);
+    w[r] = F::load(a.paired && (r & 1) ? v1 : v0, start + (u64)row * (u64)k, group);
   }
 }
 
@@ -121,7 +135,9 @@ DEVICE void gemv_finish(const GemvArgs& a, const float* sums, int j, int team, i
   if (a.paired && which == 1) {
     float gate = sums[j - 1];
     if (a.segments[0].bias) gate += a.segments[0].bias[row];
-    a.swiglu_out[to] = gpu_silu(gate) * v;
+    float product = gpu_silu(gate) * v;
+    if (a.expert_weights) product *= m < a.experts_chosen ? a.expert_weights[m] : gpu_sigmoid(a.shared_logit[0]);
+    a.swiglu_out[to] = product;
   }
   if (a.conv_weight && which == 0) {
     const u64 step = (u64)s.rows;
@@ -156,16 +172,26 @@ DEVICE void gemv(const GemvArgs& a) {
   int expert = 0, m0 = pair * M;
   if (a.expert_ids) {
     gpu_wait_inputs();  // the ids come from the router: nothing can be loaded before
-    expert = a.expert_ids[pair];
-    m0 = pair;
+    if (!a.joined) {
+      expert = a.experts_chosen == 0 || pair < a.experts_chosen ? a.expert_ids[pair] : -1;
+      m0 = pair;
+    }
   }
   typename F::Raw w[R];
   const int first = gpu_min_i(lane, groups - 1);  // lanes past the end load what they will not use
   gemv_load<F>(w, a, bid_x() * teams + team, expert, first);
+#if GPU_TIER >= 80
+  for (int i = 0; i < a.prefetch_count; i++) {
+    const u64 step = (u64)(nbid_x() * nbid_y()) * 256 * 128;
+    for (u64 at = ((u64)(bid_y() * nbid_x() + bid_x()) * 256 + (u64)t) * 128; at < a.prefetch[i].bytes; at += step) {
+      gpu_prefetch_l2(a.prefetch[i].data + at);
+    }
+  }
+#endif
   gpu_let_next_start();
   gpu_wait_inputs();
   if (M == 1) {
-    const int input = a.expert_ids ? pair / a.rows_per_input : pair;
+    const int input = a.expert_ids && !a.joined ? pair / a.rows_per_input : pair;
     const F4* x = (const F4*)(a.x + (u64)input * (u64)a.k);
     if (a.norm_weight) {
       const float scale = row_rms_scale(x, a.k, a.eps, (float*)norm_scratch);

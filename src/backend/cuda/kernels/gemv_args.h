@@ -14,6 +14,11 @@ struct GemvSegment {
   int rows, reserved;
 };
 
+struct GemvPrefetch {
+  const unsigned char* data;
+  unsigned long long bytes;
+};
+
 struct GemvArgs {
   GemvSegment segments[kGemvMaxSegments];
   const float* x;          // [m, k]
@@ -35,7 +40,19 @@ struct GemvArgs {
   float* conv_out;           // [m, rows]
   const StepSequence* sequences;
   int layer;
-  // Experts: row y of the grid uses expert expert_ids[y] (segments hold `rows` rows of each) and input row y / inputs_per_row.
+  // Experts: row y of the grid uses expert expert_ids[y] (segments hold `rows` rows of each) and input row y / rows_per_input.
   const int* expert_ids;
   int rows_per_input;
+  // One token: after its experts_chosen experts comes the shared one, whose weights are these (of segments 0 and 1) and whose
+  // weight is the sigmoid of shared_logit; swiglu_out is multiplied by the weights (null: not).
+  int experts_chosen;
+  const unsigned char* shared_data[2];
+  unsigned long long shared_elements;
+  const float* expert_weights;
+  const float* shared_logit;
+  // Not 0: the inputs of the chosen experts, `joined` values each, are one row of k values, and their products are summed.
+  int joined;
+  // What the next product of the step will read: brought into the L2 cache on the way (sm80 and newer).
+  int prefetch_count;
+  GemvPrefetch prefetch[kGemvMaxSegments];
 };

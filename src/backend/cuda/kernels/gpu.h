@@ -63,6 +63,7 @@ DEVICE int gpu_atomic_add(int* p, int v) { return __nvvm_atom_add_gen_i(p, v); }
 DEVICE float gpu_shuffle_xor(float v, int mask) {
   return as_f32((u32)__nvvm_shfl_sync_bfly_i32(-1, (int)as_u32(v), mask, 31));
 }
+DEVICE void gpu_prefetch_l2(const void* p) { asm volatile("prefetch.L2 [%0];" ::"l"(p)); }
 DEVICE void gpu_mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

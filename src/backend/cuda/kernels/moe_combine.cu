@@ -9,8 +9,9 @@ KERNEL(moe_combine, 256, float* out, const float* y, const float* weights, const
   for (int r = bid_x(); r < rows; r += nbid_x()) {
     const float gate = shared ? gpu_sigmoid(shared_logit[r]) : 0.0f;
     for (int i = tid_x(); i < cols; i += 256) {
-      float sum = 0;
-      for (int k = 0; k < top_k; k++) {
+      // Without weights y is the sum already (experts that the host computed).
+      float sum = weights ? 0.0f : y[(u64)r * (u64)cols + (u64)i];
+      for (int k = 0; weights && k < top_k; k++) {
         sum = gpu_fma(weights[r * top_k + k], y[((u64)r * (u64)top_k + (u64)k) * (u64)cols + (u64)i], sum);
       }
       const u64 to = (u64)r * (u64)cols + (u64)i;

@@ -1,8 +1,9 @@
 // Grouped product of sorted pairs with their experts' weights, the body of moe_gemm_<type>.cu:
 //   C[pair][n] = A[pair / rows_per_input][k] * W[expert(pair)][n][k]^T   for the pairs of each expert in turn
 // 64 pairs x 64 rows of W a block, 256 threads of 4x4, k in steps of one weight group's worth (32): weights are unpacked into
-// shared memory once per 64 tokens. grid (ceil(n / 64), tiles): tile j of the list (expert, first place) that the block finds by
-// walking the offsets; tiles past the end leave. 17.5 KB shared. Each result sums over k in order, whatever shares its tile.
+// shared memory once per 64 tokens. grid (ceil(n / 64), most tiles): tile j of moe_place's list, tiles past the end and tiles of
+// other experts than [expert_begin, expert_end) leave; `data` starts with the rows of first_expert. 17.5 KB shared. Each result
+// sums over k in order, whatever shares its tile.
 #pragma once
 
 #include "backend/cuda/kernels/weight_formats.h"
@@ -10,27 +11,17 @@
 constexpr int kMoePitch = 68;
 
 template <class F>
-DEVICE void moe_gemm(float* C, const float* A, const u8* data, u64 elements, const int* offsets, const int* order, int experts,
-                     int n, int k, int rows_per_input) {
+DEVICE void moe_gemm(float* C, const float* A, const u8* data, u64 elements, const int* offsets, const int* order,
+                     const int* tiles, int experts, int n, int k, int rows_per_input, int expert_begin, int expert_end,
+                     int first_expert) {
   SHARED F4 a4[32 * kMoePitch / 4], b4[32 * kMoePitch / 4];
-  SHARED int found[2];
   float *as = (float*)a4, *bs = (float*)b4;
   gpu_wait_inputs();
   const int t = tid_x(), tx = t & 15, ty = t >> 4, n0 = bid_x() * 64;
-  if (t == 0) {
-    int tile = bid_y(), e = 0;
-    for (; e < experts; e++) {
-      const int here = (offsets[e + 1] - offsets[e] + 63) / 64;
-      if (tile < here) break;
-      tile -= here;
-    }
-    found[0] = e;
-    found[1] = tile;
-  }
-  gpu_sync();
-  const int expert = found[0];
-  if (expert >= experts) return;  // the whole block
-  const int first = offsets[expert] + found[1] * 64, count = gpu_min_i(64, offsets[expert + 1] - first);
+  if (bid_y() >= offsets[experts + 1]) return;  // the whole block
+  const int expert = tiles[2 * bid_y()], first = tiles[2 * bid_y() + 1];
+  if (expert < expert_begin || expert >= expert_end) return;
+  const int count = gpu_min_i(64, offsets[expert + 1] - first);
   float acc[4][4];
   UNROLL for (int i = 0; i < 4; i++) {
     UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0;
@@ -38,7 +29,7 @@ DEVICE void moe_gemm(float* C, const float* A, const u8* data, u64 elements, con
   const int row = t >> 2, part = t & 3;  // 64 rows, four threads each
   const int pair = order[first + gpu_min_i(row, count - 1)];
   const float* a_row = A + (u64)(pair / rows_per_input) * (u64)k;
-  const u64 w_row = ((u64)expert * (u64)n + (u64)gpu_min_i(n0 + row, n - 1)) * (u64)k;
+  const u64 w_row = ((u64)(expert - first_expert) * (u64)n + (u64)gpu_min_i(n0 + row, n - 1)) * (u64)k;
   const int span = F::kGroup > 32 ? F::kGroup : 32;
   const bool scattered = F::kScattered;
   // Scattered formats (K-quants) take 256 columns in eight steps: step s uses the groups whose quads it needs.
@@ -107,8 +98,9 @@ DEVICE void moe_gemm(float* C, const float* A, const u8* data, u64 elements, con
     }
   }
 }
-#define MOE_GEMM(type, Format)                                                                                          \
+#define MOE_GEMM(type, Format)                                                                                               \
   KERNEL(moe_gemm_##type, 256, float* C, const float* A, const u8* data, u64 elements, const int* offsets, const int* order, \
-         int experts, int n, int k, int rows_per_input) {                                                               \
-    moe_gemm<Format>(C, A, data, elements, offsets, order, experts, n, k, rows_per_input);                              \
+         const int* tiles, int experts, int n, int k, int rows_per_input, int expert_begin, int expert_end, int first_expert) { \
+    moe_gemm<Format>(C, A, data, elements, offsets, order, tiles, experts, n, k, rows_per_input, expert_begin, expert_end, \
+                     first_expert);                                                                                          \
   }

@@ -151,14 +151,14 @@ void copy_tap(T* tap, const T* values, std::int64_t count) {
 }  // namespace
 
 void moe_experts(ThreadPool& pool, CpuTier tier, ops::Matrix x, const ops::MoeWeights& weights, ops::Matrix out,
-                 const ops::MoeTaps* taps) {
+                 const ops::MoeTaps* taps, const MoeRouting* routing) {
   static thread_local MoeScratch scratch_of_thread;
   MoeScratch& scratch = scratch_of_thread;  // the loops below run on other threads too
   static constexpr ops::MoeTaps kNoTaps{};
   const ops::MoeTaps& tap = taps != nullptr ? *taps : kNoTaps;
   const Kernels kernels{linear_kernels(tier), elementwise_kernels(tier)};
   const std::int64_t tokens = x.rows;
-  const std::int64_t num_experts = weights.router->rows;
+  const std::int64_t num_experts = weights.gate->experts;
   const int top_k = weights.top_k;
   const std::int64_t choices = tokens * top_k;
   const bool has_shared = weights.shared_gate != nullptr;
@@ -167,11 +167,20 @@ void moe_experts(ThreadPool& pool, CpuTier tier, ops::Matrix x, const ops::MoeWe
   // Router.
   float* logits = scratch.logits.get<float>(tokens * num_experts);
   float* shared_logits = scratch.shared_logits.get<float>(tokens);
-  const std::array routers{ops::LinearOut{weights.router, logits}, ops::LinearOut{weights.shared_router, shared_logits}};
-  linear(pool, tier, x, std::span(routers).first(has_shared ? 2 : 1));
-  auto* ids = scratch.ids.get<std::int32_t>(choices);
-  float* expert_weights = scratch.weights.get<float>(choices);
-  route_top_k(pool, logits, tokens, num_experts, top_k, ids, expert_weights);
+  const std::int32_t* ids = nullptr;
+  const float* expert_weights = nullptr;
+  if (routing != nullptr) {
+    ids = routing->ids;
+    expert_weights = routing->weights;
+  } else {
+    const std::array routers{ops::LinearOut{weights.router, logits}, ops::LinearOut{weights.shared_router, shared_logits}};
+    linear(pool, tier, x, std::span(routers).first(has_shared ? 2 : 1));
+    auto* chosen = scratch.ids.get<std::int32_t>(choices);
+    float* chosen_weights = scratch.weights.get<float>(choices);
+    route_top_k(pool, logits, tokens, num_experts, top_k, chosen, chosen_weights);
+    ids = chosen;
+    expert_weights = chosen_weights;
+  }
   scratch.groups.build(ids, expert_weights, tokens, top_k, num_experts);
   const ExpertGroups& groups = scratch.groups;
 
@@ -249,7 +258,7 @@ void moe_experts(ThreadPool& pool, CpuTier tier, ops::Matrix x, const ops::MoeWe
     for (std::int64_t panel = begin; panel < end; ++panel) combine_panel(kernels, groups, jobs, panel, sums);
   });
 
-  copy_tap(tap.router_logits, logits, tokens * num_experts);
+  if (routing == nullptr) copy_tap(tap.router_logits, logits, tokens * num_experts);
   copy_tap(tap.topk_indices, ids, choices);
   copy_tap(tap.topk_weights, expert_weights, choices);
   if (has_shared) copy_tap(tap.shared_gate_logit, shared_logits, tokens);

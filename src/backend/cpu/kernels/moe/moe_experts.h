@@ -13,7 +13,12 @@ namespace heirloom::cpu {
 /// A token's experts are added in ascending order of their index, as the reference implementation's loop over experts
 /// does, then the shared expert; so a token's result does not depend on the others. Each chosen expert's weights are read
 /// once a call. `taps` and its members may be null.
+/// `routing`: null, or choices made elsewhere; then the router is not used and may be null.
+struct MoeRouting {
+  const std::int32_t* ids;  // [T, top_k]
+  const float* weights;     // [T, top_k]
+};
 void moe_experts(ThreadPool& pool, CpuTier tier, ops::Matrix x, const ops::MoeWeights& weights, ops::Matrix out,
-                 const ops::MoeTaps* taps);
+                 const ops::MoeTaps* taps, const MoeRouting* routing = nullptr);
 
 }  // namespace heirloom::cpu

@@ -1,0 +1,4 @@
+// The walk over chunks that also writes captured states: see gdn_chunk_scan.h.
+#include "backend/cuda/kernels/gdn_chunk_scan.h"
+
+KERNEL(gdn_chunk_capture_128, 256, const GdnChunkArgs p) { gdn_chunk_scan<128, true>(p); }
