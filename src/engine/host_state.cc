@@ -1,6 +1,8 @@
 #include "engine/host_state.h"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "base/check.h"
 
@@ -36,8 +38,8 @@ HostState copy_to_host(const StatePool& pool, const Snapshot& snapshot, const st
   state.recurrent.resize(shape.recurrent_floats() * sizeof(float));
   copy(state.conv.data(), snapshot.state->conv, state.conv.size());
   copy(state.recurrent.data(), snapshot.state->recurrent, state.recurrent.size());
-  state.logits.resize(snapshot.logits.size() * sizeof(float));
-  std::memcpy(state.logits.data(), snapshot.logits.data(), state.logits.size());
+  const auto logits = std::as_bytes(std::span(snapshot.logits));
+  state.logits.assign(logits.begin(), logits.end());
   const auto position = static_cast<std::size_t>(snapshot.position);
   state.pages.resize(position / kPageTokens);
   for (std::size_t i = 0; i < state.pages.size(); ++i) {
@@ -63,7 +65,7 @@ SnapshotRef copy_from_host(StatePool& pool, const HostState& state) {
   backend.upload(snapshot->state->conv, state.conv.data(), state.conv.size());
   backend.upload(snapshot->state->recurrent, state.recurrent.data(), state.recurrent.size());
   snapshot->logits.resize(state.logits.size() / sizeof(float));
-  std::memcpy(snapshot->logits.data(), state.logits.data(), state.logits.size());
+  std::ranges::copy(state.logits, std::as_writable_bytes(std::span(snapshot->logits)).begin());
   for (const std::vector<std::byte>& page : state.pages) {
     HEIRLOOM_CHECK(page.size() == shape.page_bytes());
     snapshot->pages.push_back(pool.new_page());

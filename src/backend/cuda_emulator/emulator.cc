@@ -28,7 +28,7 @@ static void __sanitizer_finish_switch_fiber(void*, const void**, std::size_t*) {
 
 namespace heirloom::emulator {
 
-thread_local Position current;
+constinit thread_local Position current;
 
 namespace {
 

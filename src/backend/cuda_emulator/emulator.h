@@ -24,7 +24,8 @@ namespace heirloom::emulator {
 struct Position {
   int thread[2], block[3], block_size[2], grid[3];
 };
-extern thread_local Position current;  // which GPU thread runs now
+// Which GPU thread runs now. constinit: no initialisation wrapper, whose result UBSan takes for a null pointer.
+extern constinit thread_local Position current;
 
 /// Exactly as many bytes as the launch asked for, filled with 0xFF (NaN) before each block.
 void* dynamic_shared();
