@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "text/utf8.h"
 
 namespace heirloom::text {
 
@@ -17,6 +18,9 @@ AddedTokenTrie::AddedTokenTrie(const std::vector<AddedToken>& tokens) {
     if (content.size() > kMaxLength) {
       fail(ErrorKind::bad_file, "added token {} is {} bytes long, at most {} are supported", tokens[order[i]].id,
            content.size(), kMaxLength);
+    }
+    if (!is_valid_utf8(content)) {  // it could match inside a character and leave half of it to the splitter
+      fail(ErrorKind::bad_file, "added token {} is not valid UTF-8", tokens[order[i]].id);
     }
     if (i && tokens[order[i - 1]].content == content) {
       fail(ErrorKind::bad_file, "added tokens {} and {} have the same text", tokens[order[i - 1]].id, tokens[order[i]].id);

@@ -162,6 +162,10 @@ TEST(tokenizer, refuses_gguf_metadata_that_does_not_fit_together) {
   refused([](auto& g) { g.eos_id = 2026; });
   refused([](auto& g) { g.eos_id = -1; });
   refused([](auto& g) { g.tokens[0] = "zz"; });  // byte 0x21 has no token any more
+  refused([](auto& g) {  // a control token that would match half of a character
+    g.tokens.push_back("!\xCC");
+    g.token_types.push_back(3);
+  });
 }
 
 TEST(tokenizer, reads_merges_in_both_spellings_and_extra_added_tokens) {
