@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Decode and prefill of heirloom and llama.cpp on the same file, interleaved: one sample of each in turn.
+"""Decode and prefill of heirloom and llama.cpp on the CPU, on the same file, interleaved: one sample of each in turn.
 
   compare_llama_cpp.py --heirloom build/release/heirloom --llama WORKDIR/bin/llama-bench-native FILE.gguf...
       [--threads 2] [--decode 64] [--prefill 947] [--rounds 5] [--cpu-isa TIER] [--json OUT]
@@ -16,7 +16,7 @@ import sys
 
 
 def ours(args, path):
-    command = [args.heirloom, "bench", path, "--json", "--log-level", "warning", "--threads", str(args.threads), "--repeat", "1",
+    command = [args.heirloom, "bench", path, "--json", "--log-level", "warning", "--device", "cpu", "--threads", str(args.threads), "--repeat", "1",
                "--prefill", str(args.prefill), "--decode", str(args.decode)]
     if args.cpu_isa:
         command += ["--cpu-isa", args.cpu_isa]
