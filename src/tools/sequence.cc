@@ -10,14 +10,29 @@ Sequence::Sequence(model::Model& model, DType kv_type) : model_(model), shape_(m
   if (recurrent_) backend.zero(recurrent_.data(), recurrent_.bytes());
 }
 
+Sequence Sequence::fork() const {
+  ops::Backend& backend = model_.backend();
+  Sequence copy(model_, shape_.kv_type);
+  if (conv_) backend.copy(copy.conv_.data(), conv_.data(), conv_.bytes());
+  if (recurrent_) backend.copy(copy.recurrent_.data(), recurrent_.data(), recurrent_.bytes());
+  for (const ops::Buffer& page : pages_) {
+    copy.add_page();
+    backend.copy(copy.pages_.back().data(), page.data(), page.bytes());
+  }
+  copy.num_tokens_ = num_tokens_;
+  return copy;
+}
+
+void Sequence::add_page() {
+  pages_.push_back(model_.backend().make_buffer(shape_.page_bytes()));
+  page_table_.push_back(static_cast<std::byte*>(pages_.back().data()));
+}
+
 std::vector<float> Sequence::feed(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions,
                                   std::vector<model::FeatureRows> features, std::vector<std::int32_t> logits_rows,
                                   model::Taps* taps) {
   const auto rows = static_cast<std::int32_t>(ids.size());
-  while (static_cast<std::int32_t>(pages_.size()) * ops::StateShape::kPageTokens < num_tokens_ + rows) {
-    pages_.push_back(model_.backend().make_buffer(shape_.page_bytes()));
-    page_table_.push_back(static_cast<std::byte*>(pages_.back().data()));
-  }
+  while (static_cast<std::int32_t>(pages_.size()) * ops::StateShape::kPageTokens < num_tokens_ + rows) add_page();
   model::StepInput input;
   input.plan.shape = shape_;
   input.plan.num_rows = rows;

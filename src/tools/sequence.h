@@ -16,6 +16,9 @@ class Sequence {
                           std::vector<model::FeatureRows> features, std::vector<std::int32_t> logits_rows,
                           model::Taps* taps = nullptr);
 
+  /// A copy that goes its own way: state and KV pages are duplicated.
+  Sequence fork() const;
+
   std::int32_t num_tokens() const { return num_tokens_; }
   const ops::StateShape& shape() const { return shape_; }
   /// Host copies of one GDN layer's state: [num_v_heads, head_k_dim, head_v_dim] and [conv_channels, conv_kernel] (the
@@ -24,6 +27,8 @@ class Sequence {
   std::vector<float> conv_state(int gdn_layer) const;
 
  private:
+  void add_page();
+
   model::Model& model_;
   ops::StateShape shape_;
   ops::Buffer conv_, recurrent_;
