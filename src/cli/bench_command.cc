@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/profiler_report.h"
 #include "cli/cache_options.h"
 #include "cli/command_options.h"
 #include "cli/progress.h"
@@ -77,7 +78,7 @@ int run(BenchArguments& arguments) {
                   static_cast<double>(r.peak_rss_bytes) / 1e6);
     }
   }
-  if (arguments.common.timings) print_timings(timings_json(profiler));
+  if (arguments.common.timings) print_timings(timings_report(profiler));
   return 0;
 }
 

@@ -19,19 +19,6 @@ void add_cache_options(CLI::App& command, CacheOptions& options) {
   command.add_flag("--keep-volatile-lines", options.keep_volatile_lines, "do not leave changing billing headers out of the prompt")->group(group);
 }
 
-Json timings_json(const Profiler& profiler) {
-  Json report = Json::array();
-  for (const Profiler::Entry& entry : profiler.entries()) {
-    const double ms = static_cast<double>(entry.nanoseconds) * 1e-6;
-    report.push_back({{"component", std::string(entry.name)},
-                      {"calls", entry.calls},
-                      {"ms", ms},
-                      {"bytes", entry.bytes},
-                      {"gb_s", ms > 0 ? static_cast<double>(entry.bytes) / (ms * 1e6) : 0.0}});
-  }
-  return report;
-}
-
 void print_timings(const Json& report) {
   double total_ms = 0;
   for (const Json& row : report) total_ms += row.value("ms", 0.0);

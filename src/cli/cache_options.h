@@ -1,7 +1,6 @@
 // Options of the prefix cache, shared by run, chat and serve.
 #pragma once
 
-#include "base/profiler.h"
 #include "cli/command_options.h"
 
 namespace heirloom::cli {
@@ -15,9 +14,7 @@ struct CacheOptions {
 
 void add_cache_options(CLI::App& command, CacheOptions& options);
 
-/// One row per component: {"component", "calls", "ms", "bytes", "gb_s"}, as Engine::timings_report gives it.
-Json timings_json(const Profiler& profiler);
-/// The --timings table on stderr.
+/// The --timings table on stderr, from the rows of base/profiler_report.h.
 void print_timings(const Json& report);
 
 }  // namespace heirloom::cli

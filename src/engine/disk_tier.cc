@@ -22,9 +22,10 @@ constexpr std::int64_t kPageTokens = ops::StateShape::kPageTokens;
 constexpr std::uint64_t kMaxSymbols = 1u << 24;
 constexpr std::uint64_t kMaxPinnedBytes = 256ull << 20;
 constexpr std::size_t kAlwaysQueued = 4;
+constexpr std::uint64_t kRecordOverhead = 512;  // header and table of a file
 constexpr std::chrono::hours kOtherModelRest{1};
 
-enum Region : std::uint32_t { kMeta = 1, kSymbols = 2, kConv = 3, kRecurrent = 4, kTail = 5, kLogits = 6, kPage = 7 };
+enum Region : std::uint32_t { kMeta = 1, kSymbols = 2, kConv = 3, kRecurrent = 4, kTail = 5, kLogits = 6, kPage = 7, kHistories = 8 };
 
 struct Meta {
   std::uint64_t position;
@@ -84,14 +85,23 @@ void DiskTier::remove_leftovers() {
   }
 }
 
-std::vector<Key128> DiskTier::page_keys(std::span<const Symbol> symbols) const {
+std::vector<Key128> DiskTier::page_keys(std::span<const Symbol> symbols, std::span<const std::uint64_t> histories) const {
   std::vector<Key128> keys;
   Key128 key = options_.model;
   for (std::size_t i = 0; i + kPageTokens <= symbols.size(); i += kPageTokens) {
     key = chain_key(key, std::as_bytes(symbols.subspan(i, kPageTokens)));
+    if (!histories.empty() && histories[keys.size()] != 0) key = chain_key(key, std::as_bytes(histories.subspan(keys.size(), 1)));
     keys.push_back(key);
   }
   return keys;
+}
+
+std::vector<std::uint64_t> DiskTier::read_histories(const RecordReader& reader, std::size_t position) {
+  if (!reader.has(kHistories)) return {};
+  std::vector<std::uint64_t> histories(position / static_cast<std::size_t>(kPageTokens) + 1);
+  const std::vector<std::byte> bytes = reader.read(kHistories, histories.size() * sizeof(std::uint64_t));
+  std::memcpy(histories.data(), bytes.data(), bytes.size());
+  return histories;
 }
 
 DiskTier::Found DiskTier::read_index(const fs::path& path) const {
@@ -108,6 +118,7 @@ DiskTier::Found DiskTier::read_index(const fs::path& path) const {
   std::memcpy(found.symbols.data(), symbols.data(), symbols.size());
   found.copy = {path.filename().string(), meta.has_logits != 0};
   found.kind = static_cast<SnapshotKind>(meta.kind);
+  found.histories = read_histories(reader, found.symbols.size());
   return found;
 }
 
@@ -161,11 +172,11 @@ bool DiskTier::has_page(const Key128& key) const {
   return pages_.contains(hex(key));
 }
 
-void DiskTier::write(std::vector<Symbol> symbols, std::function<HostState()> source, SnapshotKind kind,
+void DiskTier::write(std::vector<Symbol> symbols, std::vector<Key128> keys, std::function<HostState()> source, SnapshotKind kind,
                      std::uint64_t pinned_bytes) {
   {
     const std::scoped_lock lock(mutex_);
-    writes_.push_back({std::move(symbols), std::move(source), kind, pinned_bytes});
+    writes_.push_back({std::move(symbols), std::move(keys), std::move(source), kind, pinned_bytes});
     std::uint64_t pinned = 0;
     for (const WriteJob& job : writes_) pinned += job.pinned_bytes;
     while (pinned > kMaxPinnedBytes && writes_.size() > kAlwaysQueued) {
@@ -222,8 +233,14 @@ void DiskTier::write_file(const fs::path& path, const Key128& prefix, std::span<
 
 void DiskTier::write_now(const WriteJob& job) {
   try {
+    const std::vector<Key128>& keys = job.keys;
+    // Room is made first, for all that may come, so that the folder never exceeds its budget.
+    const auto new_pages = static_cast<std::uint64_t>(std::ranges::count_if(keys, [&](const Key128& key) { return !has_page(key); }));
+    const std::uint64_t most = job.pinned_bytes + options_.max_logits * sizeof(float) + bytes_of(job.symbols).size() +
+                               (new_pages + 1) * (options_.shape.page_bytes() + kRecordOverhead);
+    if (bytes_ + most > options_.budget_bytes) trim(most, keys);
+    if (bytes_ + most > options_.budget_bytes) return;
     const HostState state = job.source();
-    const std::vector<Key128> keys = page_keys(job.symbols);
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (state.pages[i].empty()) continue;
       const RecordRegion region{kPage, state.pages[i]};
@@ -239,11 +256,11 @@ void DiskTier::write_now(const WriteJob& job) {
                                          {kRecurrent, state.recurrent},
                                          {kTail, state.tail}};
     if (!state.logits.empty()) regions.push_back({kLogits, state.logits});
+    if (!state.histories.empty()) regions.push_back({kHistories, bytes_of(state.histories)});
     const std::string name = hex(key) + ".snap";
     write_file(options_.folder / name, key, regions);
-    if (bytes_ > options_.budget_bytes) trim();
     const std::scoped_lock lock(mutex_);
-    events_.push_back({job.symbols, {name, !state.logits.empty()}, job.kind, false});
+    events_.push_back({job.symbols, {name, !state.logits.empty()}, job.kind, false, {}});
   } catch (const std::exception& error) {  // full, read-only or vanished
     stop_writing(error.what());
   }
@@ -259,7 +276,7 @@ void DiskTier::load_now(const LoadJob& job) {
     std::error_code ignored;
     fs::remove(options_.folder / job.file, ignored);
     const std::scoped_lock lock(mutex_);
-    events_.push_back({job.load->symbols, {}, SnapshotKind::block, true});
+    events_.push_back({job.load->symbols, {}, SnapshotKind::block, true, {}});
   }
   job.load->done = true;
 }
@@ -277,7 +294,8 @@ HostState DiskTier::read_state(const LoadJob& job) {
   state.recurrent = reader.read(kRecurrent, shape.recurrent_floats() * sizeof(float));
   state.tail = reader.read(kTail, tail_bytes(shape, position));
   if (reader.has(kLogits)) state.logits = reader.read(kLogits, options_.max_logits * sizeof(float));
-  for (const Key128& key : page_keys(job.load->symbols)) {
+  state.histories = read_histories(reader, job.load->symbols.size());
+  for (const Key128& key : page_keys(job.load->symbols, state.histories)) {
     const fs::path path = page_path(key);
     try {
       const RecordReader page(path, options_.model);
@@ -294,8 +312,9 @@ HostState DiskTier::read_state(const LoadJob& job) {
   return state;
 }
 
-/// Removes folders of models not run lately, then the snapshots used longest ago, and pages that no snapshot needs, until a tenth of the budget is free.
-void DiskTier::trim() {
+/// Removes folders of models not run lately, then the snapshots used longest ago, and pages that neither a snapshot nor `keep`
+/// needs, until a tenth of the budget is free, or `room` if that is more.
+void DiskTier::trim(std::uint64_t room, std::span<const Key128> keep) {
   struct File {
     fs::file_time_type used;
     fs::path path;
@@ -306,6 +325,7 @@ void DiskTier::trim() {
   std::vector<File> snapshots;
   std::unordered_map<std::string, std::uint64_t> page_bytes;
   std::unordered_map<std::string, int> references;
+  for (const Key128& key : keep) ++references[hex(key)];
   std::uint64_t total = 0;
   std::error_code error;
   const auto recent = fs::file_time_type::clock::now() - std::chrono::minutes(1);
@@ -326,7 +346,7 @@ void DiskTier::trim() {
     try {
       Found found = read_index(entry.path());
       File file{entry.last_write_time(ignored), entry.path(), bytes, {}, {}};
-      for (const Key128& key : page_keys(found.symbols)) {
+      for (const Key128& key : page_keys(found.symbols, found.histories)) {
         file.pages.push_back(hex(key));
         ++references[file.pages.back()];
       }
@@ -349,7 +369,7 @@ void DiskTier::trim() {
     if (!references.contains(key)) remove_page(key);
   }
   std::ranges::sort(snapshots, {}, &File::used);
-  const std::uint64_t target = options_.budget_bytes / 10 * 9;
+  const std::uint64_t target = options_.budget_bytes - std::min(options_.budget_bytes, std::max(options_.budget_bytes / 10, room));
   // Models that nobody has run for a while go first, whole.
   const auto others = other_models();
   for (const auto& [path, bytes] : others) total += bytes;
@@ -366,7 +386,7 @@ void DiskTier::trim() {
       if (--references[key] == 0) remove_page(key);
     }
     const std::scoped_lock lock(mutex_);
-    events_.push_back({std::move(file.symbols), {}, SnapshotKind::block, true});
+    events_.push_back({std::move(file.symbols), {}, SnapshotKind::block, true, {}});
   }
   bytes_ = total;
 }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -32,6 +33,7 @@ struct HostState {
   std::vector<std::byte> conv, recurrent, logits;
   std::vector<std::byte> tail;                // used slots of the partly filled page: strips of [slots, head_dim]
   std::vector<std::vector<std::byte>> pages;  // full pages; an empty one is on disk already (when writing)
+  std::vector<std::uint64_t> histories;       // of the full pages, then of the state; empty = all 0
 };
 
 /// A read in progress.
@@ -56,6 +58,7 @@ class DiskTier {
     DiskCopy copy;
     SnapshotKind kind = SnapshotKind::block;
     bool lost = false;  // no longer usable
+    std::vector<std::uint64_t> histories;  // from scan: of the pages, as in HostState
   };
 
   /// Makes the folder and removes what dead processes left half-written. A folder that cannot be used is one warning.
@@ -68,9 +71,10 @@ class DiskTier {
 
   /// Whether a page of this prefix is known to be on disk.
   bool has_page(const Key128& key) const;
-  /// Writes in the background. `source` must be safe to call on the disk thread; `pinned_bytes` is what it keeps alive.
-  /// When more than 256 MiB (or four snapshots) wait for a slow disk, the oldest are dropped.
-  void write(std::vector<Symbol> symbols, std::function<HostState()> source, SnapshotKind kind, std::uint64_t pinned_bytes);
+  /// Writes in the background. `keys` of its pages; `source` must be safe to call on the disk thread; `pinned_bytes` is what it
+  /// keeps alive. When more than 256 MiB (or four snapshots) wait for a slow disk, the oldest are dropped.
+  void write(std::vector<Symbol> symbols, std::vector<Key128> keys, std::function<HostState()> source, SnapshotKind kind,
+             std::uint64_t pinned_bytes);
   bool writable() const { return writable_; }
   std::shared_ptr<DiskLoad> load(std::vector<Symbol> symbols, const DiskCopy& copy);
   /// What has changed on disk since the last call.
@@ -78,12 +82,13 @@ class DiskTier {
 
   std::uint64_t bytes() const { return bytes_; }
 
-  /// Keys of all full pages of a prefix.
-  std::vector<Key128> page_keys(std::span<const Symbol> symbols) const;
+  /// Keys of all full pages of a prefix. `histories`: as HostState's.
+  std::vector<Key128> page_keys(std::span<const Symbol> symbols, std::span<const std::uint64_t> histories) const;
 
  private:
   struct WriteJob {
     std::vector<Symbol> symbols;
+    std::vector<Key128> keys;
     std::function<HostState()> source;
     SnapshotKind kind;
     std::uint64_t pinned_bytes;
@@ -97,9 +102,10 @@ class DiskTier {
   void load_now(const LoadJob& job);
   HostState read_state(const LoadJob& job);
   Found read_index(const std::filesystem::path& path) const;
+  static std::vector<std::uint64_t> read_histories(const RecordReader& reader, std::size_t position);
   void write_file(const std::filesystem::path& path, const Key128& prefix, std::span<const RecordRegion> regions);
   std::vector<std::pair<std::filesystem::path, std::uint64_t>> other_models() const;
-  void trim();
+  void trim(std::uint64_t room, std::span<const Key128> keep);
   void remove_leftovers();
   void stop_writing(const std::string& reason);
   std::filesystem::path page_path(const Key128& key) const { return options_.folder / (hex(key) + ".page"); }

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/profiler.h"
+#include "base/profiler_report.h"
 #include "engine/bundled_models.h"
 #include "engine/memory_plan.h"
 #include "engine/model_info.h"
@@ -22,6 +22,7 @@ namespace engine {
 namespace {
 
 constexpr int kMaxTopLogprobs = 20;
+constexpr std::int64_t kGpuStep = 256;  // rows that keep a GPU busy; a snapshot lies between two steps (fixed_steps.h)
 
 class LoadedEngine final : public Engine {
  public:
@@ -41,6 +42,9 @@ class LoadedEngine final : public Engine {
     pool_ = std::make_unique<StatePool>(*backend_, model_->state_shape(plan_.kv_type));
     PrefixCache::Options cache_options;
     cache_options.memory_bytes = plan_.cache_bytes;
+    cache_options.token_operations = 2 * static_cast<double>(model_->active_parameters(false));
+    cache_options.block_step = block_step_for(pool_->state_bytes(), cache_options.token_operations);
+    if (!backend_->is_host_memory()) cache_options.fixed_step = kGpuStep;
     if (!options_.cache_dir.empty()) {
       cache_options.disk_folder = options_.cache_dir;
       cache_options.disk_bytes = options_.cache_disk_bytes;
@@ -56,6 +60,7 @@ class LoadedEngine final : public Engine {
     scheduler_options.end_tokens = defaults_.end_tokens;
     scheduler_options.doorbell = doorbell;
     scheduler_options.largest_chunk = largest_chunk(*backend_);
+    scheduler_options.profiler = options_.timings ? &profiler_ : nullptr;
     scheduler_ = std::make_unique<Scheduler>(*model_, *pool_, *cache_, std::move(scheduler_options));
     if (plan_.cache_bytes < options_.cache_ram_bytes) {
       log::info("prefix cache: {} MiB instead of {} MiB, a quarter of the memory left", plan_.cache_bytes >> 20,
@@ -122,18 +127,7 @@ class LoadedEngine final : public Engine {
     return json;
   }
 
-  Json timings_report() const override {
-    Json report = Json::array();
-    for (const Profiler::Entry& entry : profiler_.entries()) {
-      const double ms = static_cast<double>(entry.nanoseconds) * 1e-6;
-      report.push_back({{"component", std::string(entry.name)},
-                        {"calls", entry.calls},
-                        {"ms", ms},
-                        {"bytes", entry.bytes},
-                        {"gb_s", ms > 0 ? static_cast<double>(entry.bytes) / (ms * 1e6) : 0.0}});
-    }
-    return report;
-  }
+  Json timings_report() const override { return heirloom::timings_report(profiler_); }
 
   EngineMetrics metrics() const override { return scheduler_->metrics(); }
 

@@ -23,6 +23,16 @@ void for_each_strip(const ops::StateShape& shape, std::size_t used_slots, Visit&
 
 }  // namespace
 
+std::vector<std::uint64_t> histories_of(const Snapshot& snapshot) {
+  if (snapshot.history == 0) return {};  // it only ever leaves 0: then so have all pages
+  std::vector<std::uint64_t> histories;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(snapshot.position) / kPageTokens; ++i) {
+    histories.push_back(snapshot.pages[i]->history);
+  }
+  histories.push_back(snapshot.history);
+  return histories;
+}
+
 HostState copy_to_host(const StatePool& pool, const Snapshot& snapshot, const std::function<bool(std::size_t)>& skip_page) {
   const ops::StateShape& shape = pool.shape();
   const auto copy = [&](void* to, const void* from, std::size_t bytes) {
@@ -34,6 +44,7 @@ HostState copy_to_host(const StatePool& pool, const Snapshot& snapshot, const st
   };
   HostState state;
   state.position = snapshot.position;
+  state.histories = histories_of(snapshot);
   state.conv.resize(shape.conv_floats() * sizeof(float));
   state.recurrent.resize(shape.recurrent_floats() * sizeof(float));
   copy(state.conv.data(), snapshot.state->conv, state.conv.size());
@@ -69,8 +80,10 @@ SnapshotRef copy_from_host(StatePool& pool, const HostState& state) {
   for (const std::vector<std::byte>& page : state.pages) {
     HEIRLOOM_CHECK(page.size() == shape.page_bytes());
     snapshot->pages.push_back(pool.new_page());
+    if (!state.histories.empty()) snapshot->pages.back()->history = state.histories[snapshot->pages.size() - 1];
     backend.upload(snapshot->pages.back()->data, page.data(), page.size());
   }
+  if (!state.histories.empty()) snapshot->history = state.histories.back();
   const std::size_t used = static_cast<std::size_t>(state.position) % kPageTokens;
   if (used == 0) return snapshot;
   snapshot->pages.push_back(pool.new_page());

@@ -67,6 +67,7 @@ struct Sequence {
 
   bool loading() const { return !state.has_value(); }
   bool prefilling() const { return state->position() < job.prompt.size(); }
+  bool decoding() const { return !done && !loading() && !prefilling(); }
 };
 
 }  // namespace heirloom::engine

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/log.h"
+#include "engine/fixed_steps.h"
 #include "engine/host_state.h"
 
 namespace heirloom::engine {
@@ -12,16 +13,21 @@ namespace {
 constexpr std::int64_t kSmallestStep = 64;
 constexpr std::int64_t kLargestStep = 4096;
 constexpr double kCopyShare = 0.02;
+// Operations that a machine does while it moves a byte of memory, at most: measured prefill reaches 9 on two CPU cores with
+// AMX and 22 on an H200. And while it reads a byte of a snapshot from a slow SSD, checks and unpacks it (0.3 GB/s).
+constexpr double kOperationsPerByte = 32;
+constexpr double kOperationsPerDiskByte = 1000;
 constexpr std::int64_t kDiskStep = 512;
 constexpr std::int64_t kForkTokens = 16;  // a fork snapshot that saves fewer is not worth its bytes
-// Without captures a snapshot ends a chunk, and short chunks read all weights for little work: dense only at the start,
-// where short shared prefixes lie, then coarse.
-constexpr std::int64_t kDenseTokens = 256;
-constexpr std::int64_t kCoarseStep = 512;
-
-void average(double& value, double sample) { value = value == 0 ? sample : 0.8 * value + 0.2 * sample; }
 
 }  // namespace
+
+std::int64_t block_step_for(std::size_t state_bytes, double token_operations) {
+  std::int64_t step = kSmallestStep;
+  const double copy = 2 * kOperationsPerByte * static_cast<double>(state_bytes);  // read and written
+  while (token_operations > 0 && step < kLargestStep && copy > kCopyShare * token_operations * static_cast<double>(step)) step *= 2;
+  return step;
+}
 
 PrefixCache::PrefixCache(StatePool& pool, Options options)
     : pool_(pool), options_(std::move(options)), store_(pool, options_.memory_bytes) {
@@ -37,30 +43,29 @@ PrefixCache::PrefixCache(StatePool& pool, Options options)
   for (const DiskTier::Found& found : disk_->scan()) store_.add_disk(found.symbols, found.copy, found.kind);
 }
 
-void PrefixCache::note_prefill(std::int64_t tokens, double ms) {
-  if (tokens > 0) average(prefill_ms_per_token_, ms / static_cast<double>(tokens));
-}
-
-void PrefixCache::note_copy(double ms) { average(copy_ms_, ms); }
-
 std::int64_t PrefixCache::block_step(std::int64_t prompt_tokens) const {
-  if (options_.block_step > 0) return options_.block_step;
-  std::int64_t step = kSmallestStep;
+  std::int64_t step = std::max(options_.block_step, options_.fixed_step);
+  if (options_.memory_bytes == 0) return step;
   // More block snapshots of one prompt than half the budget holds would only evict each other.
   const auto affordable = std::max<std::int64_t>(
       4, static_cast<std::int64_t>(options_.memory_bytes / 2 / std::max<std::size_t>(pool_.state_bytes(), 1)));
-  while (step < kLargestStep && (copy_ms_ > kCopyShare * prefill_ms_per_token_ * static_cast<double>(step) ||
-                                 prompt_tokens / step > affordable)) {
-    step *= 2;
-  }
+  while (step < kLargestStep && prompt_tokens / step > affordable) step *= 2;
   return step;
+}
+
+/// Whether a longer prompt may go on from this state. With fixed steps: where a step ends, and at the end of an answer, from
+/// where the session itself would have gone on.
+bool PrefixCache::extends(const CacheEntry& entry) const {
+  const std::int64_t depth = entry.node->depth;
+  return options_.fixed_step == 0 || entry.kind == SnapshotKind::turn_end ||
+         fixed_end_at_or_below(depth, options_.fixed_step) == depth;
 }
 
 PrefixCache::Start PrefixCache::start(const Prompt& prompt) {
   Start start;
   if (!enabled()) return start;
   poll(false);
-  const SnapshotStore::Hit hit = store_.find(prompt.symbols);
+  const SnapshotStore::Hit hit = store_.find(prompt.symbols, [this](const CacheEntry& entry) { return extends(entry); });
   if (hit.in_memory != nullptr) start.snapshot = hit.in_memory->memory;
   std::int64_t cached = start.snapshot ? start.snapshot->position : 0;
   if (hit.deepest != nullptr && !hit.deepest->memory && worth_loading(*hit.deepest, cached)) {
@@ -86,10 +91,10 @@ PrefixCache::Start PrefixCache::again_after_load(const Prompt& prompt, const Sta
 /// Reading costs time too: a snapshot in memory that is a few tokens shallower can be the quicker start.
 bool PrefixCache::worth_loading(const CacheEntry& entry, std::int64_t in_memory) const {
   if (!disk_ || !entry.disk) return false;
-  constexpr double kReadBytesPerMs = 3e5;  // a slow SSD, checksums and decompression
   const double bytes = static_cast<double>(pool_.state_bytes()) +
                        static_cast<double>(pool_.page_bytes()) * static_cast<double>(entry.node->depth) / 64;
-  return in_memory == 0 || static_cast<double>(entry.node->depth - in_memory) * prefill_ms_per_token_ > bytes / kReadBytesPerMs;
+  return in_memory == 0 ||
+         static_cast<double>(entry.node->depth - in_memory) * options_.token_operations > bytes * kOperationsPerDiskByte;
 }
 
 void PrefixCache::log_start(const Prompt& prompt, const SnapshotStore::Hit& hit, std::int64_t cached) const {
@@ -114,15 +119,15 @@ std::vector<PlannedSnapshot> PrefixCache::plan(const Prompt& prompt, const Start
   const std::int64_t from = start.snapshot ? start.snapshot->position : 0;
   std::map<std::int64_t, SnapshotKind> places;
   const auto place = [&](std::int64_t position, SnapshotKind kind) {
+    if (options_.fixed_step > 0 && kind != SnapshotKind::prompt_end) {
+      position = fixed_end_at_or_below(position, options_.fixed_step);
+    }
     if (position <= from || position > prompt.size()) return;
     const auto [at, added] = places.emplace(position, kind);
     if (!added) at->second = std::max(at->second, kind);
   };
-  std::int64_t step = block_step(prompt.size());
-  if (!pool_.backend().captures_states()) {
-    for (std::int64_t p = step; p <= kDenseTokens; p += step) place(p, SnapshotKind::block);
-    step = std::max(step, kCoarseStep);
-  }
+  const std::int64_t step = block_step(prompt.size());
+  for (std::int64_t p = kSmallestStep; p < std::min(step, prompt.size()); p *= 2) place(p, SnapshotKind::block);
   for (std::int64_t p = from / step * step + step; p < prompt.size(); p += step) place(p, SnapshotKind::block);
   for (const std::int64_t p : prompt.boundaries) place(p, SnapshotKind::boundary);
   if (start.fork > 0) place(start.fork, SnapshotKind::fork);
@@ -152,23 +157,23 @@ void PrefixCache::write_to_disk(std::span<const Symbol> prefix, const SnapshotRe
   if (kind == SnapshotKind::block && snapshot->position % kDiskStep != 0) return;
   const CacheEntry* entry = store_.entry_of(prefix);
   if (entry != nullptr && entry->disk && (entry->disk->has_logits || snapshot->logits.empty())) return;
-  Outgoing outgoing{{prefix.begin(), prefix.end()}, snapshot, kind};
+  Outgoing outgoing{{prefix.begin(), prefix.end()}, disk_->page_keys(prefix, histories_of(*snapshot)), snapshot, kind};
   if (!pool_.backend().is_host_memory()) {
     outgoing_.push_back(std::move(outgoing));
     return;
   }
   // The disk thread reads the state where it is. It lets go of it before the pool can end: the tier is destroyed first.
-  auto source = [&pool = pool_, disk = &*disk_, snapshot, keys = disk_->page_keys(prefix)] {
+  auto source = [&pool = pool_, disk = &*disk_, snapshot, keys = outgoing.keys] {
     return copy_to_host(pool, *snapshot, [&](std::size_t i) { return disk->has_page(keys[i]); });
   };
-  disk_->write(std::move(outgoing.symbols), std::move(source), kind, pool_.state_bytes());
+  disk_->write(std::move(outgoing.symbols), std::move(outgoing.keys), std::move(source), kind, pool_.state_bytes());
 }
 
 void PrefixCache::send(Outgoing outgoing) {
-  const std::vector<Key128> keys = disk_->page_keys(outgoing.symbols);
   auto state = std::make_shared<HostState>(
-      copy_to_host(pool_, *outgoing.snapshot, [&](std::size_t i) { return disk_->has_page(keys[i]); }));
-  disk_->write(std::move(outgoing.symbols), [state] { return std::move(*state); }, outgoing.kind, pool_.state_bytes());
+      copy_to_host(pool_, *outgoing.snapshot, [&](std::size_t i) { return disk_->has_page(outgoing.keys[i]); }));
+  disk_->write(std::move(outgoing.symbols), std::move(outgoing.keys), [state] { return std::move(*state); }, outgoing.kind,
+               pool_.state_bytes());
 }
 
 void PrefixCache::poll(bool idle) {

@@ -24,6 +24,11 @@ struct PlannedSnapshot {
   SnapshotKind kind = SnapshotKind::block;
 };
 
+/// Tokens between block snapshots: the smallest of 64, 128, ... 4096 for which copying a state costs at most 2 % of the prefill
+/// in between, on a machine with much arithmetic for its memory bandwidth. Follows from the model's shape alone, so that
+/// equal requests find equal snapshots on every machine. `token_operations` of one prompt token; 0 = unknown.
+std::int64_t block_step_for(std::size_t state_bytes, double token_operations);
+
 /// Used by the engine's thread only.
 class PrefixCache {
  public:
@@ -33,7 +38,9 @@ class PrefixCache {
     std::uint64_t disk_bytes = 0;
     Key128 model{};                                             // weights, numerics and plan: what disk copies are tied to
     std::size_t vocab_size = 0;
-    std::int64_t block_step = 0;                                // 0 = from measured costs
+    std::int64_t block_step = 64;                               // tokens between block snapshots; see block_step_for
+    double token_operations = 0;                                // of prefill: what a token costs to compute again
+    std::int64_t fixed_step = 0;                                // fixed_steps.h; 0 = the backend is exact in any step
     std::function<std::string(std::int32_t)> token_text;        // for the debug lines; may be empty
     std::function<void()> on_event;                             // poll is worth a call; any thread
   };
@@ -61,10 +68,10 @@ class PrefixCache {
   /// of them if `idle`).
   void poll(bool idle);
 
-  /// Measured costs, from which the block step follows: a copy may cost 2 % of the prefill between two snapshots.
-  void note_prefill(std::int64_t tokens, double ms);
-  void note_copy(double ms);
+  /// Tokens between block snapshots of a prompt this long: Options::block_step, or as many more as half the budget needs.
   std::int64_t block_step(std::int64_t prompt_tokens) const;
+  /// Options::fixed_step if there is anything to resume from, else 0.
+  std::int64_t fixed_step() const { return enabled() ? options_.fixed_step : 0; }
 
   SnapshotStore& store() { return store_; }
   const SnapshotStore& store() const { return store_; }
@@ -75,11 +82,13 @@ class PrefixCache {
  private:
   struct Outgoing {
     std::vector<Symbol> symbols;
+    std::vector<Key128> keys;  // of its pages
     SnapshotRef snapshot;
     SnapshotKind kind;
   };
 
   void log_start(const Prompt& prompt, const SnapshotStore::Hit& hit, std::int64_t cached) const;
+  bool extends(const CacheEntry& entry) const;
   bool worth_loading(const CacheEntry& entry, std::int64_t in_memory) const;
   void write_to_disk(std::span<const Symbol> prefix, const SnapshotRef& snapshot, SnapshotKind kind);
   void send(Outgoing outgoing);
@@ -89,7 +98,6 @@ class PrefixCache {
   SnapshotStore store_;
   std::optional<DiskTier> disk_;
   std::deque<Outgoing> outgoing_;  // in device memory, for the disk
-  double prefill_ms_per_token_ = 0, copy_ms_ = 0;  // moving averages
   std::uint64_t hits_ = 0, misses_ = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/fixed_steps.h"
 
 namespace heirloom::engine {
 namespace {
@@ -177,6 +178,7 @@ void Scheduler::step() {
   if (parts.empty()) return;
   std::int64_t decoding = 0, prefill = 0;
   for (const Part& part : parts) (part.decoding ? decoding : prefill) += part.rows;
+  const bool streams_waited = decoding == 0 && std::ranges::any_of(active_, [](const auto& s) { return s->decoding(); });
   try {
     const model::StepOutput output = model_.forward(input);
     after_forward(parts, output);
@@ -188,24 +190,30 @@ void Scheduler::step() {
     return;
   }
   const double ms = milliseconds(begin, Clock::now());
-  budget_.note(decoding, prefill, ms);
-  if (decoding == 0) cache_.note_prefill(prefill, ms);
+  budget_.note(decoding, prefill, ms, streams_waited);
 }
 
-/// Decoding sequences with one row each, then chunks of prefilling ones, who take turns at going first.
+/// Decoding sequences with one row each, then chunks of prefilling ones, who take turns at going first. With fixed steps
+/// either the former or one chunk.
 std::vector<Scheduler::Part> Scheduler::compose() {
   std::vector<Part> parts;
   std::vector<Sequence*> prefilling;
   for (const auto& sequence : active_) {
-    if (sequence->done || sequence->loading()) continue;
-    if (sequence->prefilling()) {
-      prefilling.push_back(sequence.get());
-    } else {
-      parts.push_back({sequence.get(), 0, 1, true, {}, -1});
-    }
+    if (sequence->decoding()) parts.push_back({sequence.get(), 0, 1, true, {}, -1});
+    if (!sequence->done && !sequence->loading() && sequence->prefilling()) prefilling.push_back(sequence.get());
   }
   if (prefilling.empty()) return parts;
   const bool beside_decoding = !parts.empty();
+  if (cache_.fixed_step() > 0) {
+    if (beside_decoding && budget_.decode_is_due()) return parts;
+    Sequence& sequence = *prefilling[rotation_++ % prefilling.size()];
+    const std::int64_t position = sequence.state->position(), end = chunk_end(sequence, options_.largest_chunk);
+    std::int64_t reached = 0;  // less than `end`: a picture on the way took this turn
+    if (guarded(sequence, [&] { reached = encode_needed(sequence, end, beside_decoding); }) && reached == end) {
+      parts = {{&sequence, 0, static_cast<std::int32_t>(end - position), false, {}, -1}};
+    }
+    return parts;
+  }
   std::int64_t budget = budget_.prefill_tokens(static_cast<std::int64_t>(parts.size()));
   const std::size_t first = rotation_++ % prefilling.size();
   for (std::size_t i = 0; i < prefilling.size() && budget > 0; ++i) {
@@ -226,8 +234,9 @@ std::vector<Scheduler::Part> Scheduler::compose() {
 std::int64_t Scheduler::chunk_end(const Sequence& sequence, std::int64_t budget) const {
   const std::int64_t position = sequence.state->position();
   const auto size = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(budget)));
-  std::int64_t end = std::min((position / size + 1) * size, sequence.job.prompt.size());
-  if (!model_.backend().captures_states() && sequence.next_planned < sequence.planned.size()) {
+  std::int64_t end = cache_.fixed_step() > 0 ? fixed_end_above(position, cache_.fixed_step()) : (position / size + 1) * size;
+  end = std::min(end, sequence.job.prompt.size());
+  if (!captures() && sequence.next_planned < sequence.planned.size()) {
     end = std::min(end, sequence.planned[sequence.next_planned].position);
   }
   return end;
@@ -272,7 +281,7 @@ model::StepInput Scheduler::make_input(std::vector<Part>& parts) {
     const std::int64_t position = sequence.state->position();
     const std::int64_t end = position + part.rows;
     std::vector<std::int64_t> capture_at;
-    if (!part.decoding && model_.backend().captures_states()) {
+    if (!part.decoding && captures()) {
       for (std::size_t i = sequence.next_planned; i < sequence.planned.size(); ++i) {
         const PlannedSnapshot& planned = sequence.planned[i];
         if (planned.position >= end) break;
@@ -283,6 +292,7 @@ model::StepInput Scheduler::make_input(std::vector<Part>& parts) {
       }
     }
     part.first_row = rows;
+    if (cache_.fixed_step() > 0) note_history(sequence, part);
     const bool ok = guarded(sequence, [&] {
       input.plan.sequences.push_back(sequence.state->step(rows, part.rows, capture_at));
     });
@@ -325,6 +335,17 @@ model::StepInput Scheduler::make_input(std::vector<Part>& parts) {
     }
   }
   return input;
+}
+
+/// Steps other than those of a run from the beginning leave other bits: a prompt's last step if it ends early, the first one
+/// after it, decoding.
+void Scheduler::note_history(Sequence& sequence, const Part& part) const {
+  const std::int64_t from = sequence.state->position(), to = from + part.rows, step = cache_.fixed_step();
+  if (part.decoding) {
+    if (from == sequence.job.prompt.size()) sequence.state->deviate(2 * static_cast<std::uint64_t>(from) + 1);
+  } else if (fixed_end_at_or_below(from, step) != from || fixed_end_above(from, step) != to) {
+    sequence.state->deviate(2 * static_cast<std::uint64_t>(to));
+  }
 }
 
 void Scheduler::after_forward(std::vector<Part>& parts, const model::StepOutput& output) {
@@ -386,11 +407,7 @@ void Scheduler::take_snapshots(Sequence& sequence, const Part& part, std::span<c
     const PlannedSnapshot planned = sequence.planned[sequence.next_planned++];
     const bool with_logits = planned.kind == SnapshotKind::prompt_end;
     if (planned.position < position || !cache_.wants(prefix(position), with_logits)) continue;
-    const auto begin = Clock::now();
-    SnapshotRef snapshot = sequence.state->snapshot(with_logits ? std::vector<float>(logits.begin(), logits.end())
-                                                                : std::vector<float>());
-    cache_.note_copy(milliseconds(begin, Clock::now()));
-    cache_.keep(prefix(position), snapshot, planned.kind);
+    cache_.keep(prefix(position), copy_state(sequence, with_logits ? logits : std::span<const float>()), planned.kind);
   }
 }
 
@@ -399,7 +416,12 @@ void Scheduler::snapshot_answer(Sequence& sequence) {
   const std::int64_t position = sequence.state->position();
   if (!cache_.enabled() || position % cache_.block_step(position) != 0) return;
   const auto prefix = std::span<const Symbol>(sequence.symbols).first(static_cast<std::size_t>(position));
-  if (cache_.wants(prefix, false)) cache_.keep(prefix, sequence.state->snapshot(), SnapshotKind::block);
+  if (cache_.wants(prefix, false)) cache_.keep(prefix, copy_state(sequence, {}), SnapshotKind::block);
+}
+
+SnapshotRef Scheduler::copy_state(Sequence& sequence, std::span<const float> logits) {
+  const Profiler::Scope scope(options_.profiler, "snapshot", 2 * pool_.state_bytes());
+  return sequence.state->snapshot({logits.begin(), logits.end()});
 }
 
 void Scheduler::sum_hidden(Sequence& sequence, const Part& part, const model::StepOutput& output) {
@@ -479,7 +501,9 @@ void Scheduler::finish(Sequence& sequence, FinishReason reason) {
     // The state itself becomes the snapshot: nothing is copied. It ends before the last token, which was never fed.
     const auto position = static_cast<std::size_t>(sequence.state->position());
     const auto prefix = std::span<const Symbol>(sequence.symbols).first(position);
-    const auto kind = sequence.prefilling() ? SnapshotKind::block : SnapshotKind::turn_end;
+    const auto kind = sequence.prefilling()                                       ? SnapshotKind::block
+                      : sequence.state->position() == sequence.job.prompt.size() ? SnapshotKind::prompt_end
+                                                                                 : SnapshotKind::turn_end;
     if (cache_.wants(prefix, false)) cache_.keep(prefix, std::move(*sequence.state).finish(), kind);
   }
   sequence.state.reset();

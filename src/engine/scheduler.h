@@ -2,7 +2,8 @@
 // chunks beside decoding sequences. Owns the order of things, states and finish reasons; where a prompt may start and
 // which snapshots to leave is prefix_cache.h's, how many prefill tokens fit beside decoding step_budget.h's.
 //
-// A row's result depends only on its own sequence (ops/backend.h), so that answers are the same alone and in a batch.
+// A row's result depends only on its own sequence (ops/backend.h), so that answers are the same alone and in a batch. Where
+// that does not hold, steps are fixed (fixed_steps.h): prefill and decoding take turns, one prompt at a time.
 // Chunk ends are multiples of the chunk's size, a power of two, from the prompt's start.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/profiler.h"
 #include "engine/doorbell.h"
 #include "engine/feature_cache.h"
 #include "engine/prefix_cache.h"
@@ -29,6 +31,7 @@ class Scheduler {
     std::vector<std::int32_t> end_tokens;
     std::uint64_t feature_bytes = 64ull << 20;   // image features kept for reuse
     std::shared_ptr<Doorbell> doorbell;          // rung by the cache's disk thread; may be null
+    Profiler* profiler = nullptr;
   };
 
   /// All arguments must outlive the scheduler, and be used by its thread only.
@@ -62,11 +65,15 @@ class Scheduler {
   std::int64_t chunk_end(const Sequence& sequence, std::int64_t budget) const;
   std::int64_t encode_needed(Sequence& sequence, std::int64_t end, bool one_only);
   model::StepInput make_input(std::vector<Part>& parts);
+  void note_history(Sequence& sequence, const Part& part) const;
   void after_forward(std::vector<Part>& parts, const model::StepOutput& output);
   void after_part(Part& part, const model::StepOutput& output, std::span<const std::int32_t> greedy_ids);
   void take_snapshots(Sequence& sequence, const Part& part, std::span<const float> logits,
                       std::vector<SnapshotRef> captured);
   void snapshot_answer(Sequence& sequence);
+  SnapshotRef copy_state(Sequence& sequence, std::span<const float> logits);
+  /// Whether a long chunk can leave snapshots inside.
+  bool captures() const { return model_.backend().captures_states() && cache_.fixed_step() == 0; }
   std::span<const float> host_logits(const model::StepOutput& output, std::int64_t row);
   void sum_hidden(Sequence& sequence, const Part& part, const model::StepOutput& output);
   void choose_token(Sequence& sequence, std::span<const float> logits, std::int32_t greedy_id);

@@ -1,5 +1,7 @@
 #include "engine/session_state.h"
 
+#include <xxhash.h>
+
 #include "base/check.h"
 
 namespace heirloom::engine {
@@ -26,7 +28,7 @@ SessionState::SessionState(StatePool& pool) : pool_(&pool), state_(pool.new_stat
 }
 
 SessionState::SessionState(StatePool& pool, const Snapshot& snapshot)
-    : pool_(&pool), position_(snapshot.position), pages_(snapshot.pages), state_(pool.new_state()) {
+    : pool_(&pool), position_(snapshot.position), history_(snapshot.history), pages_(snapshot.pages), state_(pool.new_state()) {
   HEIRLOOM_CHECK(pages_.size() == pages_for(position_));
   copy_state(pool, *snapshot.state, *state_);
   if (position_ % kPageTokens != 0 && pool.shape().num_attention_layers > 0) {
@@ -43,6 +45,7 @@ ops::SequenceStep SessionState::step(std::int32_t first_row, std::int32_t num_ro
     pages_.push_back(pool_->new_page());
     page_data_.push_back(pages_.back()->data);
   }
+  for (std::size_t i = static_cast<std::size_t>(position_ / kPageTokens); i < pages_.size(); ++i) pages_[i]->history = history_;
   captures_.clear();
   captured_.clear();
   for (const std::int64_t position : capture_at) {
@@ -77,8 +80,11 @@ std::shared_ptr<Snapshot> SessionState::share_pages(std::int64_t position, State
   snapshot->pages.assign(pages_.begin(), pages_.begin() + static_cast<std::ptrdiff_t>(pages_for(position)));
   snapshot->state = std::move(state);
   snapshot->logits = std::move(logits);
+  snapshot->history = history_;
   return snapshot;
 }
+
+void SessionState::deviate(std::uint64_t what) { history_ = XXH3_64bits_withSeed(&what, sizeof(what), history_ + 1); }
 
 SnapshotRef SessionState::snapshot(std::vector<float> logits) {
   StateRef copy = pool_->new_state();

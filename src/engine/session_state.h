@@ -6,6 +6,10 @@
 // filled last one, because it reads only the slots below its own position; the session goes on appending to that page.
 // Whoever starts from a snapshot copies the partly filled page before writing (it has one writer at most).
 // The state block is updated in place by every step and is therefore copied.
+//
+// History: where every step is exact, equal prefixes have equal states. Where bits depend on the steps taken (fixed_steps.h), a
+// number tells states apart that came about in other steps than those from the beginning; 0 = in those. Prefix and history
+// together determine every bit of a page.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +28,7 @@ struct Snapshot {
   std::vector<PageRef> pages;  // ceil(position / 64)
   StateRef state;
   std::vector<float> logits;   // [vocab_size] after the last token, where they were kept; else empty
+  std::uint64_t history = 0;
 };
 using SnapshotRef = std::shared_ptr<const Snapshot>;
 
@@ -47,12 +52,15 @@ class SessionState {
   /// As snapshot, without a copy: the session ends.
   SnapshotRef finish(std::vector<float> logits = {}) &&;
   SessionState fork() { return SessionState(*pool_, *snapshot()); }
+  /// The steps from here on are not those from the beginning: `what` says which. Call before step().
+  void deviate(std::uint64_t what);
 
  private:
   std::shared_ptr<Snapshot> share_pages(std::int64_t position, StateRef state, std::vector<float> logits) const;
 
   StatePool* pool_;
   std::int64_t position_ = 0;
+  std::uint64_t history_ = 0;
   std::vector<PageRef> pages_;
   std::vector<std::byte*> page_data_;  // what step() names
   StateRef state_;

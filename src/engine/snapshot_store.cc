@@ -31,7 +31,8 @@ SnapshotStore::~SnapshotStore() {
   for (CacheEntry* entry : entries_) delete entry;
 }
 
-SnapshotStore::Hit SnapshotStore::find(std::span<const Symbol> symbols) {
+SnapshotStore::Hit SnapshotStore::find(std::span<const Symbol> symbols,
+                                       const std::function<bool(const CacheEntry&)>& extends) {
   ++lookups_;
   const PrefixIndex::Match match = index_.match(symbols);
   Hit hit{nullptr, nullptr, match.length, match.known_next};
@@ -39,6 +40,7 @@ SnapshotStore::Hit SnapshotStore::find(std::span<const Symbol> symbols) {
   for (auto node = match.entries.rbegin(); node != match.entries.rend() && hit.in_memory == nullptr; ++node) {
     CacheEntry* entry = (*node)->entry;
     const bool at_end = (*node)->depth == size;
+    if (!at_end && !extends(*entry)) continue;
     if (hit.deepest == nullptr && (!at_end || entry->has_logits())) hit.deepest = entry;
     if (entry->memory && (!at_end || !entry->memory->logits.empty())) hit.in_memory = entry;
   }
@@ -76,13 +78,16 @@ const CacheEntry* SnapshotStore::descendant_in_memory(const PrefixIndex::Node& n
   return nullptr;
 }
 
-/// Equal prefixes have equal pages, so a snapshot takes those that the cache already holds instead of its session's own.
+/// Equal prefixes have equal pages (if they came about in the same way), so a snapshot takes those that the cache already holds
+/// instead of its session's own.
 SnapshotRef SnapshotStore::share_known_pages(const PrefixIndex::Node& node, const SnapshotRef& snapshot) const {
   auto shared = std::make_shared<Snapshot>(*snapshot);
   for (const CacheEntry* known : {ancestor_in_memory(node), descendant_in_memory(node)}) {
     if (known == nullptr) continue;
-    const std::int64_t full = std::min(known->memory->position, snapshot->position) / kPageTokens;
-    std::copy_n(known->memory->pages.begin(), full, shared->pages.begin());
+    const auto full = static_cast<std::size_t>(std::min(known->memory->position, snapshot->position) / kPageTokens);
+    for (std::size_t i = 0; i < full && known->memory->pages[i]->history == shared->pages[i]->history; ++i) {
+      shared->pages[i] = known->memory->pages[i];
+    }
   }
   return shared;
 }

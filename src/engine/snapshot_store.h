@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,8 +58,9 @@ class SnapshotStore {
   SnapshotStore& operator=(const SnapshotStore&) = delete;
   ~SnapshotStore();
 
-  /// The deepest state below the prompt's end, or at its end if its logits were kept. Counts as a use.
-  Hit find(std::span<const Symbol> symbols);
+  /// The deepest state below the prompt's end that `extends` allows to go on from, or the one at its end if its logits were
+  /// kept. Counts as a use.
+  Hit find(std::span<const Symbol> symbols, const std::function<bool(const CacheEntry&)>& extends);
   /// The entry at exactly this prefix, or null.
   const CacheEntry* entry_of(std::span<const Symbol> prefix) const { return find_entry(prefix); }
   /// Keeps a snapshot if the budget allows after evicting what is worth less. Returns the entry, or null if refused.

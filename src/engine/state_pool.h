@@ -19,6 +19,7 @@ class StatePool;
 struct Page {
   std::byte* data = nullptr;  // backend memory
   std::uint32_t cache_references = 0;  // by how many cached snapshots; kept by SnapshotStore for its accounting
+  std::uint64_t history = 0;           // of the session when it last wrote here; see SessionState
 };
 using PageRef = std::shared_ptr<Page>;
 

@@ -19,7 +19,9 @@ std::int64_t StepBudget::prefill_tokens(std::int64_t decoding) const {
   return std::clamp(static_cast<std::int64_t>(std::min(tokens, 1e9)), kSmallestChunk, largest_chunk_);
 }
 
-void StepBudget::note(std::int64_t decoding, std::int64_t prefill_tokens, double ms) {
+void StepBudget::note(std::int64_t decoding, std::int64_t prefill_tokens, double ms, bool streams_waited) {
+  if (streams_waited) owed_ms_ += ms / (kStretch - 1);
+  if (decoding > 0) owed_ms_ = std::max(0.0, owed_ms_ - ms);
   if (prefill_tokens == 0) {
     const bool same = decode_rows_ == decoding && decode_ms_ > 0;
     decode_ms_ = same ? 0.75 * decode_ms_ + 0.25 * ms : ms;

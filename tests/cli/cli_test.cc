@@ -1,65 +1,17 @@
 // The command line as its users see it: what comes on stdout, what on stderr, and the exit code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
 
-namespace heirloom {
+#include "cli/cli_run.h"
+
+namespace heirloom::test {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-namespace fs = std::filesystem;
-
-const fs::path kSource = HEIRLOOM_SOURCE_DIR;
-
-struct Output {
-  int code = -1;  // 128 + signal if it was killed
-  std::string out, err;
-};
-
-std::string read_all(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-/// Runs `heirloom ARGUMENTS` through the shell, with `input` on standard input.
-Output heirloom(const std::string& arguments, const std::string& input = "") {
-  static int number = 0;
-  const fs::path base = fs::temp_directory_path() / ("heirloom-cli-" + std::to_string(::getpid()) + "-" + std::to_string(number++));
-  const fs::path in = base.string() + ".in", out = base.string() + ".out", err = base.string() + ".err";
-  std::ofstream(in, std::ios::binary) << input;
-  const std::string command = std::string(HEIRLOOM_BINARY_DIR) + "/heirloom " + arguments + " <" + in.string() + " >" +
-                              out.string() + " 2>" + err.string();
-  const int status = std::system(command.c_str());
-  Output output{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_all(out), read_all(err)};
-  for (const fs::path& path : {in, out, err}) fs::remove(path);
-  return output;
-}
-
-std::string quoted(const fs::path& path) {
-  std::string text = "'";
-  text += path.string();
-  text += "'";
-  return text;
-}
-
-/// A file with the given bytes that is gone when the test ends.
-struct TemporaryFile {
-  fs::path path;
-  explicit TemporaryFile(const std::string& name, const std::string& bytes = "")
-      : path(fs::temp_directory_path() / (std::to_string(::getpid()) + "-" + name)) {
-    if (!bytes.empty()) std::ofstream(path, std::ios::binary) << bytes;
-  }
-  ~TemporaryFile() { fs::remove(path); }
-};
 
 TEST(cli, help_lists_every_command_and_each_has_its_own) {
   const Output all = heirloom("--help");
@@ -238,4 +190,4 @@ TEST(cli, verify_names_a_missing_dump_and_a_foreign_file) {
 }
 
 }  // namespace
-}  // namespace heirloom
+}  // namespace heirloom::test

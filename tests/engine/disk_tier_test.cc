@@ -2,12 +2,15 @@
 #include "engine/disk_tier.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 
 #include "base/log.h"
 #include "engine/engine_fixture.h"
@@ -16,7 +19,6 @@ namespace heirloom::test {
 namespace {
 
 namespace fs = std::filesystem;
-using Ids = std::vector<std::int32_t>;
 
 class disk_tier : public testing::Test {
  protected:
@@ -29,25 +31,11 @@ class disk_tier : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  struct Answer {
-    std::vector<float> numbers;
-    std::int64_t cached = 0;
-  };
-  static Answer ask(EngineFixture& fixture, const Ids& ids, int tokens = 6) {
-    Answer answer;
-    engine::Job job = fixture.job(text_prompt(ids), tokens);
-    job.on_token = [&](const TokenEvent& event) {
-      answer.numbers.push_back(static_cast<float>(event.id));
-      for (const auto& top : event.top) answer.numbers.push_back(top.logprob);
-    };
-    answer.cached = fixture.run(std::move(job)).cached_tokens;
-    return answer;
-  }
-  static std::vector<float> cold(const Ids& ids, int tokens = 6) {
-    EngineFixture::Options options;
-    options.cache_bytes = 0;
-    EngineFixture fixture(options);
-    return ask(fixture, ids, tokens).numbers;
+  static Answer ask(EngineFixture& fixture, const Ids& ids, int tokens = 6) { return test::ask(fixture, text_prompt(ids), tokens); }
+  static std::vector<float> cold(const Ids& ids, int tokens = 6) { return ask_cold(text_prompt(ids), tokens).numbers; }
+  static std::string snapshot_name(const Ids& ids) {
+    const engine::Prompt prompt = text_prompt(ids);
+    return engine::hex(engine::chain_key(engine::Key128{}, std::as_bytes(std::span(prompt.symbols))));
   }
   static Ids followed(Ids ids, std::uint32_t seed) {
     const Ids more = random_ids(20, seed);
@@ -192,6 +180,131 @@ TEST_F(disk_tier, a_full_disk_costs_one_warning_and_no_answer) {
   for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
     EXPECT_FALSE(entry.path().filename().string().starts_with("tmp-")) << entry.path();
   }
+}
+
+/// Runs `body` in a process that sees its own mounts; its exit code is 0 if `body` returns true. nullopt: not allowed here.
+template <typename Body>
+std::optional<int> in_own_mounts(Body&& body) {
+  constexpr int kNotAllowed = 77;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) ::_exit(kNotAllowed);
+    ::_exit(body() ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNotAllowed) return std::nullopt;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+TEST_F(disk_tier, a_really_full_disk_costs_one_warning_and_what_is_there_stays_of_use) {  // case C06
+  fs::create_directories(folder_);
+  const auto code = in_own_mounts([&] {
+    if (::mount("tmpfs", folder_.c_str(), "tmpfs", 0, "size=64k") != 0) return false;
+    const Ids small = random_ids(100, 1);
+    { EngineFixture fixture(options_); ask(fixture, small, 1); }
+    bool good = true;
+    testing::internal::CaptureStderr();
+    {
+      EngineFixture fixture(options_);
+      for (std::uint32_t i = 0; i < 5; ++i) good = good && ask(fixture, random_ids(3000, i)).numbers == cold(random_ids(3000, i));
+    }
+    const std::string log = testing::internal::GetCapturedStderr();
+    good = good && std::ranges::count(log, '\n') == 1 && log.find("going on without writing") != std::string::npos;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_)) good = good && !entry.path().filename().string().starts_with("tmp-");
+    EngineFixture after(options_);
+    return good && ask(after, small, 1).cached == 100;
+  });
+  if (!code) GTEST_SKIP() << "this process may not mount";
+  EXPECT_EQ(*code, 0);
+}
+
+TEST_F(disk_tier, a_read_only_folder_is_read_and_costs_one_warning) {  // case C06
+  const Ids known = random_ids(200, 1), other = random_ids(200, 2);
+  { EngineFixture fixture(options_); ask(fixture, known, 1); }
+  const auto code = in_own_mounts([&] {
+    if (::mount(folder_.c_str(), folder_.c_str(), nullptr, MS_BIND, nullptr) != 0 ||
+        ::mount("none", folder_.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0) {
+      return false;
+    }
+    testing::internal::CaptureStderr();
+    bool good = true;
+    {
+      EngineFixture fixture(options_);
+      const Answer hit = ask(fixture, followed(known, 3));
+      good = hit.cached == 200 && hit.numbers == cold(followed(known, 3));
+      good = good && ask(fixture, other).numbers == cold(other) && ask(fixture, other).cached == 200;
+    }
+    const std::string log = testing::internal::GetCapturedStderr();
+    return good && std::ranges::count(log, '\n') == 1 && log.find("Read-only file system") != std::string::npos;
+  });
+  if (!code) GTEST_SKIP() << "this process may not mount";
+  EXPECT_EQ(*code, 0);
+}
+
+TEST_F(disk_tier, each_file_that_cannot_be_used_is_one_line_with_the_reason) {  // case C06
+  const Ids ids = random_ids(150, 3);
+  { EngineFixture before(options_); ask(before, ids, 1); }
+  const std::vector<float> expected = cold(followed(ids, 4));
+  const fs::path backup = folder_.string() + "-copy";
+  fs::remove_all(backup);
+  fs::copy(folder_, backup, fs::copy_options::recursive);
+  const auto overwrite = [](const fs::path& file, std::streamoff place, const std::string& bytes) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(place);
+    stream << bytes;
+  };
+  const fs::path snap = files(".snap").front(), page = files(".page").front();
+  const std::map<std::string, std::function<void()>> ways = {
+      {"not a state file", [&] { overwrite(snap, 0, "GGUF"); }},
+      {"state format 9", [&] { overwrite(snap, 8, std::string("\x09\0\0\0", 4)); }},
+      {"damaged header", [&] { overwrite(snap, 32, "X"); }},
+      {"damaged or cut off", [&] { fs::resize_file(snap, fs::file_size(snap) - 1); }},
+      {"region 2 is damaged", [&] { overwrite(snap, 56 + 6 * 32 + 16 + 1, "zz"); }},
+      {"cannot open", [&] { fs::remove(page); }},
+      {"damaged or cut off ", [&] { fs::resize_file(page, 70); }},
+  };
+  for (const auto& [reason, damage] : ways) {
+    fs::remove_all(folder_);
+    fs::copy(backup, folder_, fs::copy_options::recursive);
+    damage();
+    testing::internal::CaptureStderr();
+    {
+      EngineFixture after(options_);
+      EXPECT_EQ(ask(after, followed(ids, 4)).numbers, expected) << reason;
+    }
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(std::ranges::count(log, '\n'), 1) << reason << "\n" << log;
+    EXPECT_NE(log.find(reason.substr(0, reason.find_last_not_of(' ') + 1)), std::string::npos) << reason << "\n" << log;
+  }
+  fs::remove_all(backup);
+}
+
+TEST_F(disk_tier, after_a_kill_the_prompt_is_there_and_only_the_new_tail_is_computed) {  // case C02
+  const Ids ids = random_ids(2000, 7), longer = followed(ids, 8);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    EngineFixture fixture(options_);
+    ask(fixture, ids, 1);
+    ::pause();  // alive and idle when it is killed
+  }
+  for (int i = 0; i < 1000; ++i) {
+    std::error_code missing;
+    bool written = false;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_, missing)) {
+      written = written || (entry.path().extension() == ".snap" && entry.path().filename().string().starts_with(snapshot_name(ids)));
+    }
+    if (written) break;
+    ::usleep(10'000);
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EngineFixture after(options_);
+  const auto rows = after.model.rows_run.load();
+  const Answer answer = ask(after, longer, 1);
+  EXPECT_EQ(answer.cached, 2000);
+  EXPECT_EQ(after.model.rows_run - rows, 20u);
+  EXPECT_EQ(answer.numbers, cold(longer, 1));
 }
 
 TEST_F(disk_tier, a_kill_at_any_moment_loses_only_what_was_being_written) {

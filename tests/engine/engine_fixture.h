@@ -53,6 +53,8 @@ struct EngineFixture {
     std::uint64_t cache_bytes = 1 << 20;
     std::int64_t chunk = 512;
     bool captures = true;
+    std::int64_t block_step = 64;
+    std::int64_t fixed_step = 0;  // above 0: a backend like a GPU, which rounds by the shape of a step
     int vocab = 97;
     std::filesystem::path disk_folder;
     std::uint64_t disk_bytes = 64 << 20;
@@ -61,11 +63,15 @@ struct EngineFixture {
 
   EngineFixture() : EngineFixture(Options()) {}
   explicit EngineFixture(const Options& options) : model(backend, options.vocab) {
-    backend.captures = options.captures;
+    backend.captures = options.captures && options.fixed_step == 0;
+    backend.host_memory = options.fixed_step == 0;
+    model.rounds_by_shape = options.fixed_step > 0;
     pool = std::make_unique<engine::StatePool>(backend, model.state_shape(DType::f32));
     engine::PrefixCache::Options cache_options;
     cache_options.memory_bytes = options.cache_bytes;
-    cache_options.block_step = 64;
+    cache_options.block_step = options.block_step;
+    cache_options.fixed_step = options.fixed_step;
+    cache_options.token_operations = 1e12;  // reading is always quicker than computing
     cache_options.disk_folder = options.disk_folder;
     cache_options.disk_bytes = options.disk_bytes;
     cache_options.model = options.model_key;
@@ -100,5 +106,43 @@ struct EngineFixture {
   std::unique_ptr<engine::PrefixCache> cache;
   std::unique_ptr<engine::Scheduler> scheduler;
 };
+
+using Ids = std::vector<std::int32_t>;
+
+inline Ids joined(Ids a, const Ids& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// All numbers of an answer that a caller can see.
+struct Answer {
+  Ids ids;
+  std::vector<float> numbers;  // ids and log probabilities
+  std::int64_t cached = 0;
+  void note(const TokenEvent& event) {
+    ids.push_back(event.id);
+    numbers.push_back(static_cast<float>(event.id));
+    numbers.push_back(event.chosen->logprob);
+    for (const auto& top : event.top) numbers.push_back(top.logprob);
+  }
+  bool same_numbers(const Answer& other) const { return numbers == other.numbers; }
+};
+
+inline Answer ask(EngineFixture& fixture, engine::Prompt prompt, int tokens) {
+  Answer answer;
+  engine::Job job = fixture.job(std::move(prompt), tokens);
+  job.on_token = [&](const TokenEvent& event) { answer.note(event); };
+  answer.cached = fixture.run(std::move(job)).cached_tokens;
+  return answer;
+}
+
+/// With nothing to resume from. A backend with fixed steps takes them only beside a cache: there it is empty.
+inline Answer ask_cold(engine::Prompt prompt, int tokens, EngineFixture::Options options = {}) {
+  if (options.fixed_step == 0) options.cache_bytes = 0;
+  options.disk_folder.clear();
+  options.slots = 1;
+  EngineFixture fixture(options);
+  return ask(fixture, std::move(prompt), tokens);
+}
 
 }  // namespace heirloom::test

@@ -20,6 +20,7 @@ namespace heirloom::test {
 class FakeBackend : public ops::Backend {
  public:
   bool captures = true;
+  bool host_memory = true;  // false: the engine may touch memory through the functions below only
   std::uint64_t limit_bytes = ~std::uint64_t{0};
   std::atomic<std::uint64_t> allocated_bytes{0};
 
@@ -42,7 +43,7 @@ class FakeBackend : public ops::Backend {
   void zero(void* device, std::size_t bytes) override { std::memset(device, 0, bytes); }
   void synchronize() override {}
   std::string description() const override { return "fake"; }
-  bool is_host_memory() const override { return true; }
+  bool is_host_memory() const override { return host_memory; }
   bool captures_states() const override { return captures; }
   void argmax(ops::Matrix logits, std::int32_t* ids) override {
     for (std::int64_t r = 0; r < logits.rows; ++r) {
@@ -124,6 +125,7 @@ class FakeModel : public model::Model {
             std::memcpy(&value, feature.features + (static_cast<std::int32_t>(row) - feature.first_row) * 4, 4);
           }
         }
+        if (rounds_by_shape && rows > input.plan.sequences.size()) value = mix(value, static_cast<std::uint32_t>(rows));
         for (std::size_t axis = 0; axis < 3; ++axis) value = mix(value, static_cast<std::uint32_t>(input.positions[axis * rows + row]));
         summaries[row] = run_row(part, part.past_tokens + i, value);
         for (std::size_t k = 0; k < 4; ++k) hidden_[row * 4 + k] = static_cast<float>(mix(value, static_cast<std::uint32_t>(k)) % 1000);
@@ -175,6 +177,7 @@ class FakeModel : public model::Model {
   std::function<void(const model::StepInput&)> before_forward;  // may throw
   std::function<void()> before_encode;
   std::function<void(std::span<float>)> after_logits;
+  bool rounds_by_shape = false;  // as a GPU: numbers of prefill depend on how many rows share the step
   std::atomic<std::uint64_t> rows_run{0};
   std::atomic<int> images_encoded{0};
   std::int64_t largest_step = 0;
