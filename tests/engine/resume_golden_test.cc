@@ -57,7 +57,7 @@ EngineOptions options_for(const Case& where, bool cache) {
 /// What a longer prompt can start from after one of `depth` tokens.
 std::int64_t usable(const Case& where, std::size_t depth) {
   const auto tokens = static_cast<std::int64_t>(depth);
-  return std::string(where.device) == "cpu" ? tokens : engine::fixed_end_at_or_below(tokens, 256);
+  return std::string(where.device) == "cpu" ? tokens : engine::fixed_end_at_or_below(tokens, 512);
 }
 
 #define REQUIRE_CASE(where)                                                              \
@@ -156,7 +156,7 @@ TEST_P(resume_golden, random_forks) {
     reused += warm.cached;
     history.push_back(ids);
   }
-  EXPECT_GT(reused, 1000);
+  EXPECT_GT(reused, 300);
 }
 
 INSTANTIATE_TEST_SUITE_P(models, resume_golden,
