@@ -22,9 +22,6 @@ namespace engine {
 namespace {
 
 constexpr int kMaxTopLogprobs = 20;
-// Rows of a GPU's prefill step beside a cache (fixed_steps.h): 512 reach 90 % of the speed of 2,048 with the 0.8B model on an
-// H200 (256: 60 %); where arithmetic is scarce, fewer do.
-constexpr std::int64_t kGpuStep = 512, kFermiStep = 128;
 
 class LoadedEngine final : public Engine {
  public:
@@ -46,7 +43,7 @@ class LoadedEngine final : public Engine {
     cache_options.memory_bytes = plan_.cache_bytes;
     cache_options.token_operations = 2 * static_cast<double>(model_->active_parameters(false));
     cache_options.block_step = block_step_for(pool_->state_bytes(), cache_options.token_operations);
-    if (!backend_->is_host_memory()) cache_options.fixed_step = options_.profile == "fermi" ? kFermiStep : kGpuStep;
+    cache_options.fixed_step = fixed_step(*backend_);
     if (!options_.cache_dir.empty()) {
       cache_options.disk_folder = options_.cache_dir;
       cache_options.disk_bytes = options_.cache_disk_bytes;

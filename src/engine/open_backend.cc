@@ -132,4 +132,11 @@ std::int64_t largest_chunk(ops::Backend& backend) {
   return gpu->device().options().fermi ? 1024 : 2048;
 }
 
+std::int64_t fixed_step(ops::Backend& backend) {
+  auto* gpu = dynamic_cast<cuda::CudaBackend*>(&backend);
+  if (gpu == nullptr || gpu->expert_stream() != nullptr) return 0;
+  // 512 rows reach 90 % of the speed of 2,048 with the 0.8B model on an H200, 256 only 60 %; where arithmetic is scarce, fewer do.
+  return gpu->device().options().fermi ? 128 : 512;
+}
+
 }  // namespace heirloom

@@ -22,4 +22,8 @@ std::uint64_t memory_left(ops::Backend& backend);
 /// Prompt tokens that a step may carry at most: a power of two.
 std::int64_t largest_chunk(ops::Backend& backend);
 
+/// Prompt tokens of a step where steps must be fixed for resumed prompts to be exact (fixed_steps.h); 0 = any step is exact, or
+/// exactness would cost too much: streamed experts are read anew by every step, so a resumed prompt equals a cold one to rounding.
+std::int64_t fixed_step(ops::Backend& backend);
+
 }  // namespace heirloom
