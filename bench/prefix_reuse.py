@@ -4,7 +4,7 @@
   prefix_reuse.py --heirloom build/release/heirloom --llama WORKDIR/bin/llama-server --dense FILE.gguf [--moe FILE.gguf]
       [--rounds 5] [--threads 2] [--restart-tokens 8000] [--only compare,restart,copy] [--json OUT]
 
-Every round uses new prompts, asks both servers in turn and takes one token of each answer. Times are the client's, from the
+Every round uses new prompts, asks both servers in turn (--moe: first one, then the other) and takes one token of each answer. Times are the client's, from the
 request to the whole reply, over HTTP on the same machine. Prints Markdown tables: medians with minimum and maximum.
   repeat    a prompt of 2,000 tokens (947 on --moe), then the same again
   suffix    the same with 20 tokens more
@@ -91,29 +91,31 @@ def changed(rng, prompt, at):
     return prompt[:at] + tokens(rng, len(prompt) - at)
 
 
-def compare(title, start, length, args, samples, changes):
-    """One table: both servers, interleaved within each round."""
+def compare(title, start, length, rounds, samples, changes, together):
+    """One table. `together`: both servers run, asked in turn; else one after the other (for files that fit in memory once)."""
     rows = {}
-    servers = {name: begin() for name, begin in start.items()}
-    try:
-        for round_number in range(args.rounds):
-            rng = random.Random(1000 * round_number + length)
-            prompt = tokens(rng, length)
-            plan = [("cold", prompt), ("repeat", prompt), ("suffix of 20", prompt + tokens(rng, 20))]
-            plan += [(f"change after {at}", changed(rng, prompt, at)) for at in changes]
-            if changes:
-                plan.append(("100 shared", changed(rng, prompt, 100)))
-            for what, asked in plan:
-                for name, server in servers.items():
-                    ms, computed = server.ask(asked)
-                    rows.setdefault(what, {}).setdefault(name, []).append((ms, computed))
-                    print(f"{title} round {round_number + 1} {name} {what}: {ms:.1f} ms, {computed} computed, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    finally:
-        for server in servers.values():
-            server.stop()
+    groups = [list(start)] if together else [[name] for name in start]
+    for group in groups:
+        servers = {name: start[name]() for name in group}
+        try:
+            for round_number in range(rounds):
+                rng = random.Random(1000 * round_number + length)
+                prompt = tokens(rng, length)
+                plan = [("cold", prompt), ("repeat", prompt), ("suffix of 20", prompt + tokens(rng, 20))]
+                plan += [(f"change after {at}", changed(rng, prompt, at)) for at in changes]
+                if changes:
+                    plan.append(("100 shared", changed(rng, prompt, 100)))
+                for what, asked in plan:
+                    for name, server in servers.items():
+                        ms, computed = server.ask(asked)
+                        rows.setdefault(what, {}).setdefault(name, []).append((ms, computed))
+                        print(f"{title} round {round_number + 1} {name} {what}: {ms:.1f} ms, {computed} computed, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+        finally:
+            for server in servers.values():
+                server.stop()
     samples[title] = rows
-    names = list(servers)
-    print(f"\n{title}: {length} tokens, {args.rounds} rounds\n")
+    names = list(start)
+    print(f"\n{title}: {length} tokens, {rounds} rounds\n")
     print("| request | " + " | ".join(f"{name} ms | computed | less than cold" for name in names) + " |")
     print("|---|" + "---|---|---|" * len(names))
     for what, by_name in rows.items():
@@ -202,14 +204,13 @@ def main():
         return start
 
     if args.dense and "compare" in wanted:
-        compare(pathlib.Path(args.dense).name, starts(args.dense), TOKENS, args, samples, [1500, 1400, 1000])
+        compare(pathlib.Path(args.dense).name, starts(args.dense), TOKENS, args.rounds, samples, [1500, 1400, 1000], True)
     if args.dense and "restart" in wanted:
         restart(args, work, samples)
     if args.dense and "copy" in wanted:
         copy_cost(args, work, samples)
     if args.moe and "compare" in wanted:
-        args.rounds = args.moe_rounds
-        compare(pathlib.Path(args.moe).name, starts(args.moe), 947, args, samples, [])
+        compare(pathlib.Path(args.moe).name, starts(args.moe), 947, args.moe_rounds, samples, [], False)
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(samples, indent=1))
     shutil.rmtree(work, ignore_errors=True)
