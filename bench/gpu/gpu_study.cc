@@ -3,8 +3,8 @@
 //
 //   gpu_study [--model dense|moe|vision] [--linears q8_0|q4_0|...] [--head q8_0] [--prefill 947,4096] [--decode 128] [--depth 0,10240]
 //             [--repeat 5] [--arch sm20] [--fermi] [--gemm f32|bf16] [--kv f32|f16] [--no-graphs] [--no-fusion] [--kernels]
-//             [--sequential-gdn] [--no-prefetch] [--vram MiB] [--hybrid] [--threads N] [--host-rows N] [--pageable] [--chunks N]
-//             [--timeline FILE] [--expert-mib N] [--gemv-blocks N]
+//             [--sequential-gdn] [--vram MiB] [--hybrid] [--threads N] [--host-rows N] [--pageable] [--chunks N]
+//             [--timeline FILE] [--expert-mib N]
 // --hybrid keeps experts in host memory; --chunks also measures prefill in N steps; --timeline writes one line a streamed tensor.
 #include <algorithm>
 #include <chrono>
@@ -278,8 +278,6 @@ int run(const std::map<std::string, std::string>& options) {
   device.vram_bytes = std::stoull(get("vram", "0")) << 20;
   cuda::CudaBackendOptions settings;
   settings.fuse = !options.contains("no-fusion");
-  settings.prefetch = !options.contains("no-prefetch");
-  settings.gemv_blocks = std::stoi(get("gemv-blocks", "2"));
   settings.expert_bytes = std::stoull(get("expert-mib", "0")) << 20;
   settings.host_expert_rows = std::stoi(get("host-rows", "16"));
   if (options.contains("hybrid")) {

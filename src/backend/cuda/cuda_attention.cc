@@ -137,7 +137,7 @@ void CudaBackend::attention_by_gemm(int layer, const ops::AttentionWeights& weig
   if (bf16) {
     const auto n = static_cast<u64>(s.num_rows) * static_cast<u64>(nh * hd);
     auto* converted = static_cast<unsigned short*>(scratch(kSlotInputs, n * 2));
-    device_->launch("f32_to_bf16_rows", {grid_of(n)}, {256}, 0, converted, q + first_value, n);
+    to_bf16(converted, q + first_value, n);
     queries = converted;
   }
   for (int kv_head = 0; kv_head < nkv; ++kv_head) {

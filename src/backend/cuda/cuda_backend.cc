@@ -43,7 +43,7 @@ CudaBackend::~CudaBackend() {
 void CudaBackend::drop_graphs() noexcept {
   for (auto& [key, recorded] : recorded_) device_->destroy_graph(recorded.graph);
   recorded_.clear();
-  recording_ = noting_ = nullptr;
+  recording_ = nullptr;
 }
 
 void* CudaBackend::scratch(Slot slot, std::size_t bytes) {
@@ -169,8 +169,6 @@ bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
   }
   device_->copy_in(step_device_, step_host_.data(), bytes, Lane::compute);
 
-  noting_ = nullptr;
-  product_ = 0;
   // Experts on the host are work between two launches, which no graph holds.
   if (key == 0 || !device_->info().graphs || device_->options().time_kernels || stream_) return false;
   splits_ = static_cast<std::int64_t>(pages);
@@ -183,9 +181,6 @@ bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
   if (++recorded.seen >= 2) {
     device_->begin_capture();
     recording_ = &recorded;
-  } else {
-    recorded.products.clear();
-    noting_ = &recorded;
   }
   return false;
 }
@@ -193,7 +188,6 @@ bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
 void CudaBackend::end_step() {
   flush();
   plan_ = nullptr;
-  noting_ = nullptr;
   if (recording_ == nullptr) return;
   Recorded* recorded = recording_;
   recording_ = nullptr;

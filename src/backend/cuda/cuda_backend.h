@@ -33,11 +33,9 @@ struct CudaBackendOptions {
   int gdn_recurrent_rows = 1;       // sequences of at most so many rows use the recurrent delta rule
   bool fuse = true;                 // false: every op is a kernel of its own (for comparison)
   Profiler* profiler = nullptr;
-  int gemv_blocks = 2;              // blocks of a GEMV on a multiprocessor at most
   std::shared_ptr<ExpertHost> expert_host;  // set: experts may stay in host memory, and this computes steps of few rows
   std::uint64_t expert_bytes = 0;   // then: GPU memory for experts. The first layers that fit beside the stream's buffers stay in it
   int host_expert_rows = 16;        // "few": more rows need most experts, which the link then brings as fast as the CPU reads them
-  bool prefetch = true;             // products of a decode step ask for the next one's weights
 };
 
 class CudaBackend : public ops::Backend {
@@ -115,13 +113,10 @@ class CudaBackend : public ops::Backend {
     GemvArgs args{};
     const char* format = "";
     int group = 1;
-    unsigned long long weight_bytes[kGemvMaxSegments] = {};
   };
   struct Recorded {
     int seen = 0;
     Graph graph = nullptr;
-    // Weights of each product of the step in order, from the time it was not recorded.
-    std::vector<std::vector<GemvPrefetch>> products;
   };
   struct ExpertView;
   struct ExpertOrder;
@@ -135,10 +130,10 @@ class CudaBackend : public ops::Backend {
   void run_map(const char* kernel, float* x, std::uint64_t n);
   // cuda_linear.cc
   void launch_gemv(PendingGemv& gemv);
-  void note_product(PendingGemv& gemv);
   void gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact);
   void linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
   void gemm(const GemmCall& call);
+  void to_bf16(unsigned short* out, const float* x, std::uint64_t count);
   void expert_gemv(const CudaWeight& first, const CudaWeight* second, const float* x, int rows_per_input, const int* ids,
                    int pairs, float* out, float* swiglu_out);
   // cuda_moe.cc
@@ -173,8 +168,6 @@ class CudaBackend : public ops::Backend {
   std::int64_t splits_ = 0;        // pages that attention kernels are launched for (a recorded step: rounded up)
   std::map<std::pair<std::uint64_t, std::int64_t>, Recorded> recorded_;
   Recorded* recording_ = nullptr;  // set while launches are being captured
-  Recorded* noting_ = nullptr;     // set while the order of the products is being learned
-  std::size_t product_ = 0;        // of the step, so far
 
   std::unique_ptr<ExpertStream> stream_;
   std::uint64_t resident_expert_bytes_ = 0;

@@ -78,7 +78,10 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
       chunks = std::max(chunks, (s.past_tokens + s.num_rows + kGdnChunk - 1) / kGdnChunk - s.past_tokens / kGdnChunk);
     }
     const bool captures = std::ranges::any_of(plan_->sequences, [](const ops::SequenceStep& s) { return !s.captures.empty(); });
-    const std::string intra = fmt::format("gdn_chunk_intra_{}", D), scan = fmt::format("gdn_chunk_{}_{}", captures ? "capture" : "scan", D),
+    // Where products may round to BF16, those of the delta rule may round to TF32.
+    const bool tensor_cores = gemm_ == GemmType::bf16 && device_->tier_of(fmt::format("gdn_chunk_mma_{}", D)) >= 80;
+    const std::string intra = fmt::format("gdn_chunk_intra_{}", D),
+                      scan = fmt::format("gdn_chunk_{}_{}", tensor_cores ? "mma" : captures ? "capture" : "scan", D),
                       norm = fmt::format("gdn_gated_norm_{}", D);
     device_->launch(intra.c_str(), {static_cast<unsigned>(chunks), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
     device_->launch(scan.c_str(), {static_cast<unsigned>(D / 16), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);

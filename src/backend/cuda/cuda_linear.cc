@@ -12,12 +12,20 @@ using u64 = unsigned long long;
 
 constexpr std::int64_t kGemvMaxRows = 8;
 constexpr std::size_t kGemvSharedBytes = 36 * 1024;  // of 48 KiB; the rest is for sums
+constexpr unsigned kGemvBlocks = 2;  // on a multiprocessor: 1 and 4 were slower by 21 and 8 % on an H200
 constexpr std::size_t kWeightScratchBytes = std::size_t{64} << 20;
-constexpr unsigned long long kPrefetchBytes = 12ull << 20;  // of one weight: the head is larger than any cache
 
-// Threads that share a row. Enough that each has a handful of groups: more threads hide the latency that bounds small matrices,
-// fewer amortise the sums of large ones. Depends on the shape alone, so results do not depend on the batch.
-int lanes_for(std::int64_t groups, std::int64_t rows) {
+// Threads that share a row. Depends on the shape alone, so that results do not depend on the batch.
+int lanes_for(std::int64_t groups, std::int64_t rows, std::int64_t teams, int tier) {
+  if (tier >= 80) {
+    // One warp, which needs no barrier, unless that leaves a large card's multiprocessors (132 of 16 warps here) without work.
+    constexpr std::int64_t kWarps = 132 * 16;
+    std::int64_t lanes = 32;
+    while (lanes < 256 && 2 * lanes <= groups && teams * lanes / 32 * 2 <= kWarps) lanes *= 2;
+    return static_cast<int>(lanes);
+  }
+  // Enough that each has a handful of groups: more threads hide the latency that bounds small matrices, fewer amortise the sums of
+  // large ones.
   const std::int64_t per_lane = rows >= 32768 ? 2 : 1;
   const auto lanes = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(groups / per_lane, 1))));
   // Two rows a team and 65535 blocks at most: very tall matrices need more teams in a block.
@@ -31,37 +39,22 @@ void CudaBackend::launch_gemv(PendingGemv& gemv) {
   GemvArgs& args = gemv.args;
   const bool one = args.expert_ids != nullptr || (args.m == 1 && static_cast<std::size_t>(args.k) * 4 <= kGemvSharedBytes);
   const std::string kernel = fmt::format("gemv_{}_{}", gemv.format, one ? 1 : 4);
-  const int rows_of_team = device_->tier_of(kernel) >= 80 ? 4 : 2;
+  const int tier = device_->tier_of(kernel), rows_of_team = tier >= 80 ? 4 : 2;
   std::int64_t rows = 0, teams = 0;
   for (int i = 0; i < args.segment_count; ++i) {
     rows += args.segments[i].rows;
     teams += (args.segments[i].rows + rows_of_team - 1) / rows_of_team;
   }
   if (args.paired) teams = (2 * args.segments[0].rows + rows_of_team - 1) / rows_of_team;
-  args.lanes = lanes_for(args.k / gemv.group, rows);
+  // Of the experts' products several run at once, however many there are.
+  args.lanes = lanes_for(args.k / gemv.group, rows, args.expert_ids && !args.joined ? 8 * teams : teams, tier);
   const std::int64_t teams_of_block = kGemvThreads / args.lanes;
   const unsigned grid_y = args.expert_ids ? static_cast<unsigned>(args.m) : one ? 1u : static_cast<unsigned>((args.m + 3) / 4);
   args.blocks = static_cast<int>((teams + teams_of_block - 1) / teams_of_block);
   // As many blocks as run at once.
   const auto multiprocessors = static_cast<unsigned>(device_->info().multiprocessors);
-  const unsigned at_once = std::max(1u, static_cast<unsigned>(options_.gemv_blocks) * multiprocessors / std::max(1u, std::min(grid_y, 8u)));
-  note_product(gemv);
+  const unsigned at_once = std::max(1u, kGemvBlocks * multiprocessors / std::max(1u, std::min(grid_y, 8u)));
   device_->launch(kernel.c_str(), {std::min(static_cast<unsigned>(args.blocks), at_once), grid_y}, {kGemvThreads}, one ? static_cast<std::size_t>(args.k) * 4 : 0, args);
-}
-
-// The first time a step is run the order of its products is noted; when it is recorded each product gets its successor's weights.
-void CudaBackend::note_product(PendingGemv& gemv) {
-  GemvArgs& args = gemv.args;
-  if (noting_ != nullptr) {
-    auto& weights = noting_->products.emplace_back();
-    for (int i = 0; i < args.segment_count && !args.expert_ids; ++i) {  // which experts come is not known ahead
-      weights.push_back({args.segments[i].data, std::min(gemv.weight_bytes[i], kPrefetchBytes)});
-    }
-    return;
-  }
-  ++product_;
-  if (recording_ == nullptr || !options_.prefetch || product_ >= recording_->products.size()) return;
-  for (const GemvPrefetch& next : recording_->products[product_]) args.prefetch[args.prefetch_count++] = next;
 }
 
 void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { linear_now(x, outs, false); }
@@ -112,7 +105,6 @@ void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs
     segment.out = out.out;
     segment.bias = out.bias;
     segment.rows = static_cast<int>(weight.rows);
-    gemv->weight_bytes[gemv->args.segment_count - 1] = weight.bytes;
   }
   if (!options_.fuse) flush();
 }
@@ -139,6 +131,13 @@ void CudaBackend::gemm(const GemmCall& call) {
                   call.beta != 0.0f ? 1 : 0);
 }
 
+void CudaBackend::to_bf16(unsigned short* out, const float* x, std::uint64_t count) {
+  HEIRLOOM_CHECK(count % 4 == 0);
+  const std::uint64_t quads = count / 4;
+  device_->launch("f32_to_bf16_rows", {static_cast<unsigned>(std::clamp<std::uint64_t>((quads + 255) / 256, 1, 65535))}, {256}, 0, out, x,
+                  static_cast<u64>(quads));
+}
+
 void CudaBackend::gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact) {
   const auto& weight = static_cast<const CudaWeight&>(*out.weight);
   HEIRLOOM_CHECK(weight.cols == x.cols);
@@ -148,8 +147,7 @@ void CudaBackend::gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exa
     const auto n = static_cast<std::uint64_t>(x.rows * x.cols);
     auto* inputs = static_cast<unsigned short*>(scratch(kSlotInputs, n * 2));
     if (bf16_inputs_of_ != x.data) {  // the outputs of one call share the converted input
-      device_->launch("f32_to_bf16_rows", {static_cast<unsigned>(std::min<std::uint64_t>((n + 255) / 256, 65535))}, {256}, 0,
-                      inputs, static_cast<const float*>(x.data), static_cast<u64>(n));
+      to_bf16(inputs, x.data, n);
       bf16_inputs_of_ = x.data;
     }
     a = inputs;

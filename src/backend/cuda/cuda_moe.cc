@@ -59,7 +59,7 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
   }
   linear_now(x, routers, true);
   flush();
-  device_->launch("moe_route", {static_cast<unsigned>(std::min(rows, 65535))}, {128}, 0, static_cast<int*>(ids), top,
+  device_->launch("moe_route", {static_cast<unsigned>(std::min(rows, 65535))}, {256}, 0, static_cast<int*>(ids), top,
                   static_cast<const float*>(logits), rows, experts, top_k);
 
   const bool streamed = on_host(weights.gate) != nullptr;
@@ -260,8 +260,7 @@ void CudaBackend::grouped_experts(ops::Matrix x, const ops::MoeWeights& weights,
   if (bf16) {
     const auto inputs_count = static_cast<u64>(x.rows) * static_cast<u64>(x.cols);
     auto* inputs = static_cast<unsigned short*>(scratch(kSlotInputs, inputs_count * 2));
-    device_->launch("f32_to_bf16_rows", {static_cast<unsigned>(std::clamp<u64>((inputs_count + 255) / 256, 1, 65535))}, {256}, 0, inputs,
-                    static_cast<const float*>(x.data), inputs_count);
+    to_bf16(inputs, x.data, inputs_count);
     auto* hidden = static_cast<unsigned short*>(scratch(kSlotGate, static_cast<std::size_t>(pairs) * static_cast<std::size_t>(inner) * 2));
     MoeMmaArgs args{};
     args.offsets = sorted.offsets;

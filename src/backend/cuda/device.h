@@ -25,7 +25,7 @@ enum class Lane { compute, copy };
 struct DeviceOptions {
   int index = 0;
   std::string arch;                // "" = best tier of the card; "sm20", "sm61", "sm80", "sm90" force one (or fewer)
-  std::uint64_t vram_bytes = 0;    // ceiling of all device memory that we allocate; 0 = what is free
+  std::uint64_t vram_bytes = 0;    // ceiling of device memory, the driver's and cuBLAS's share included; 0 = what is free
   bool fermi = false;              // act as a compute capability 2.0 card with 6 GB: limits, sm20 module, FP32 GEMM, no graphs
   int max_registers = 0;           // 0 = no cap; 63 = as Fermi has
   bool graphs = true;

@@ -1,5 +1,6 @@
 // Device over the CUDA driver API. Modules are compiled by the driver when a kernel of theirs is first launched: most runs need
 // a fraction of the kernels, and a cold compile costs about 2 ms a KB of PTX (the driver caches it on disk afterwards).
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <unordered_map>
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int kCublasOperationNone = 0, kCublasOperationTranspose = 1;
 constexpr int kCudaR32F = 0, kCudaR16BF = 14, kCublasCompute32F = 68, kCublasGemmDefault = -1;
+constexpr std::uint64_t kDriverShare = std::uint64_t{848} << 20;
 constexpr std::uint64_t kFermiBytes = 5302ull << 20;  // what a Tesla C2075 with ECC reports under R390 (deviceQuery)
 
 const CudaApi* driver(std::string& why) {
@@ -75,7 +77,9 @@ class DriverDevice : public Device {
     const std::uint64_t reserve = std::uint64_t{256} << 20;
     ceiling_bytes_ = free_bytes > reserve ? free_bytes - reserve : 0;
     if (options.fermi && kFermiBytes < ceiling_bytes_) ceiling_bytes_ = kFermiBytes;
-    if (options.vram_bytes != 0 && options.vram_bytes < ceiling_bytes_) ceiling_bytes_ = options.vram_bytes;
+    // What nvidia-smi shows is to stay under --vram: context, modules and cuBLAS with its workspace took 833 MiB on an H200.
+    const std::uint64_t allowed = options.vram_bytes - std::min(options.vram_bytes / 4, kDriverShare);
+    if (options.vram_bytes != 0 && allowed < ceiling_bytes_) ceiling_bytes_ = allowed;
     info_.graphs = options.graphs && !options.fermi && api_.has_graphs();
   }
 

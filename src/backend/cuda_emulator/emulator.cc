@@ -2,6 +2,7 @@
 // a stack of its own until the block is done. The switch is hand-written on x86-64 because swapcontext makes a system call.
 #include "backend/cuda_emulator/emulator.h"
 
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -169,25 +170,50 @@ float exchange(float value, int mask) {
   return other;
 }
 
-void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
-  // PTX ISA, "Matrix fragments for mma.m16n8k16": g = lane / 4, t = lane % 4; a0 = row g, k 2t..2t+1; a1 = row g + 8; a2, a3 =
-  // the same at k + 8; b0 = column g, k 2t..2t+1; b1 at k + 8; c0, c1 = row g, columns 2t, 2t + 1; c2, c3 = row g + 8.
-  const int me = linear_thread(), first = me & ~31, lane = me & 31, g = lane / 4, t = lane % 4;
+namespace {
+
+// Hands everyone's fragments round; value(lane, register) reads a lane's of this warp: 0..3 of A, 4 and 5 of B.
+template <class Product>
+void with_fragments(const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const Product& product) {
+  const int me = linear_thread(), first = me & ~31;
   std::uint32_t* mine = worker.fragments.data() + static_cast<std::size_t>(me) * 6;
   for (int i = 0; i < 4; ++i) mine[i] = a[i];
   for (int i = 0; i < 2; ++i) mine[4 + i] = b[i];
   barrier();
-  const auto fragment = [&](int of_lane, int i) { return worker.fragments[static_cast<std::size_t>(first + of_lane) * 6 + static_cast<std::size_t>(i)]; };
-  const auto value = [](std::uint32_t pair, int which) { return bf16_to_f32(static_cast<std::uint16_t>(pair >> (16 * which))); };
-  for (int i = 0; i < 4; ++i) {
-    const int row = i / 2, column = 2 * t + i % 2;
-    for (int k = 0; k < 16; ++k) {
-      const std::uint32_t left = fragment(4 * g + (k % 8) / 2, row + (k / 8) * 2);
-      const std::uint32_t right = fragment(4 * column + (k % 8) / 2, 4 + k / 8);
-      c[i] += value(left, k % 2) * value(right, k % 2);
-    }
-  }
+  product([&](int lane, int i) { return worker.fragments[static_cast<std::size_t>(first + lane) * 6 + static_cast<std::size_t>(i)]; });
   barrier();
+}
+
+}  // namespace
+
+void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  // PTX ISA, "Matrix fragments for mma.m16n8k16": g = lane / 4, t = lane % 4; a0 = row g, k 2t..2t+1; a1 = row g + 8; a2, a3 =
+  // the same at k + 8; b0 = column g, k 2t..2t+1; b1 at k + 8; c0, c1 = row g, columns 2t, 2t + 1; c2, c3 = row g + 8.
+  const int lane = linear_thread() & 31, g = lane / 4, t = lane % 4;
+  with_fragments(a, b, [&](const auto& fragment) {
+    const auto value = [](std::uint32_t pair, int which) { return bf16_to_f32(static_cast<std::uint16_t>(pair >> (16 * which))); };
+    for (int i = 0; i < 4; ++i) {
+      const int row = i / 2, column = 2 * t + i % 2;
+      for (int k = 0; k < 16; ++k) {
+        c[i] += value(fragment(4 * g + (k % 8) / 2, row + (k / 8) * 2), k % 2) * value(fragment(4 * column + (k % 8) / 2, 4 + k / 8), k % 2);
+      }
+    }
+  });
+}
+
+void mma_tf32(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  // PTX ISA, "Matrix fragments for mma.m16n8k8", .tf32: a0 = row g, k t; a1 = row g + 8; a2, a3 = the same at k + 4; b0 = column g,
+  // k t; b1 at k + 4; c as above.
+  const int lane = linear_thread() & 31, g = lane / 4, t = lane % 4;
+  with_fragments(a, b, [&](const auto& fragment) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = i / 2, column = 2 * t + i % 2;
+      for (int k = 0; k < 8; ++k) {
+        const auto left = fragment(4 * g + k % 4, row + k / 4 * 2), right = fragment(4 * column + k % 4, 4 + k / 4);
+        c[i] += std::bit_cast<float>(left) * std::bit_cast<float>(right);
+      }
+    }
+  });
 }
 
 std::map<std::string, std::map<int, Kernel>>& kernels() {

@@ -36,6 +36,9 @@ float exchange(float value, int mask);
 /// D += A B of one warp, m16n8k16, fragments laid out as PTX's mma.sync does; reached by the whole block.
 void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
 
+/// The same with m16n8k8 and operands that are floats of 10 bits of mantissa.
+void mma_tf32(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
+
 struct Kernel {
   int max_threads = 0;
   std::function<void(void**)> call;

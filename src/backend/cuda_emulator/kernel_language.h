@@ -68,7 +68,8 @@ DEVICE int gpu_atomic_add(int* p, int v) { return __atomic_fetch_add(p, v, __ATO
 // Warp operations of the sm_80 tier. The emulator exchanges registers between all threads of the block at a barrier, so each
 // must be reached by the whole block (on a GPU: by the whole warp).
 #if GPU_TIER >= 80
-DEVICE void gpu_prefetch_l2(const void* p) { static_cast<void>(*static_cast<const volatile u8*>(p)); }
 DEVICE float gpu_shuffle_xor(float v, int mask) { return heirloom::emulator::exchange(v, mask); }
+DEVICE u32 f32_to_tf32(float v) { return (as_u32(v) + 0x1000u) & 0xffffe000u; }
+DEVICE void gpu_mma_tf32(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { heirloom::emulator::mma_tf32(c, a, b); }
 DEVICE void gpu_mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { heirloom::emulator::mma_bf16(c, a, b); }
 #endif

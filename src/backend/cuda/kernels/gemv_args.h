@@ -14,11 +14,6 @@ struct GemvSegment {
   int rows, reserved;
 };
 
-struct GemvPrefetch {
-  const unsigned char* data;
-  unsigned long long bytes;
-};
-
 struct GemvArgs {
   GemvSegment segments[kGemvMaxSegments];
   const float* x;          // [m, k]
@@ -52,7 +47,4 @@ struct GemvArgs {
   const float* shared_logit;
   // Not 0: the inputs of the chosen experts, `joined` values each, are one row of k values, and their products are summed.
   int joined;
-  // What the next product of the step will read: brought into the L2 cache on the way (sm80 and newer).
-  int prefetch_count;
-  GemvPrefetch prefetch[kGemvMaxSegments];
 };

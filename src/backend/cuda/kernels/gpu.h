@@ -63,9 +63,19 @@ DEVICE int gpu_atomic_add(int* p, int v) { return __nvvm_atom_add_gen_i(p, v); }
 DEVICE float gpu_shuffle_xor(float v, int mask) {
   return as_f32((u32)__nvvm_shfl_sync_bfly_i32(-1, (int)as_u32(v), mask, 31));
 }
-DEVICE void gpu_prefetch_l2(const void* p) { asm volatile("prefetch.L2 [%0];" ::"l"(p)); }
 DEVICE void gpu_mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/// Rounded to the 10 bits of mantissa that a TF32 operand has, ties away from zero.
+DEVICE u32 f32_to_tf32(float v) {
+  u32 r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+  return r;
+}
+DEVICE void gpu_mma_tf32(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -106,6 +116,16 @@ DEVICE float bf16_to_f32(u16 b) { return as_f32((u32)b << 16); }
 DEVICE u16 f32_to_bf16(float f) {
   const u32 u = as_u32(f);
   return (u16)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+}
+/// Two floats as a word of bf16, the first one low; ties to even either way.
+DEVICE u32 f32x2_to_bf16x2(float low, float high) {
+#if GPU_TIER >= 80 && !defined(GPU_EMULATOR)
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+#else
+  return (u32)f32_to_bf16(low) | (u32)f32_to_bf16(high) << 16;
+#endif
 }
 /// The s-th signed byte of w as a float in 2 instructions: 0x4B0000bb is 2^23 + bb. Call with w ^ 0x80808080.
 DEVICE float biased_byte(u32 w, u32 selector) { return as_f32(gpu_prmt(w, 0x4B000000u, selector)) - 8388736.0f; }

@@ -16,8 +16,8 @@ constexpr int kMmaPitch = 40;
 
 DEVICE U2 pack_bf16(F4 v) {
   U2 r;
-  r.x = (u32)f32_to_bf16(v.x) | (u32)f32_to_bf16(v.y) << 16;
-  r.y = (u32)f32_to_bf16(v.z) | (u32)f32_to_bf16(v.w) << 16;
+  r.x = f32x2_to_bf16x2(v.x, v.y);
+  r.y = f32x2_to_bf16x2(v.z, v.w);
   return r;
 }
 

@@ -15,8 +15,8 @@ DEVICE void store4(float* p, F4 v) {
 }
 DEVICE void store4(u16* p, F4 v) {
   U2* o = (U2*)p;
-  o->x = (u32)f32_to_bf16(v.x) | (u32)f32_to_bf16(v.y) << 16;
-  o->y = (u32)f32_to_bf16(v.z) | (u32)f32_to_bf16(v.w) << 16;
+  o->x = f32x2_to_bf16x2(v.x, v.y);
+  o->y = f32x2_to_bf16x2(v.z, v.w);
 }
 
 template <class F, class Out>
