@@ -272,8 +272,9 @@ void DiskTier::load_now(const LoadJob& job) {
     std::error_code ignored;  // the time of last use, for trim
     fs::last_write_time(options_.folder / job.file, fs::file_time_type::clock::now(), ignored);
   } catch (const std::exception& error) {
-    log::warning("prefix cache on disk: ignored: {}", error.what());
+    // A file that is gone was removed for space, here or by another process: a miss like any other.
     std::error_code ignored;
+    if (fs::exists(options_.folder / job.file, ignored)) log::warning("prefix cache on disk: ignored: {}", error.what());
     fs::remove(options_.folder / job.file, ignored);
     const std::scoped_lock lock(mutex_);
     events_.push_back({job.load->symbols, {}, SnapshotKind::block, true, {}});
