@@ -9,7 +9,7 @@ demo: deps
 	build/release/heirloom run demo-vl --image examples/shapes.png -p "Describe the picture."
 
 test: build
-	ctest --preset release -j $(JOBS) --repeat until-pass:2
+	ctest --preset release -j $(JOBS)
 
 build: deps
 	cmake --preset release

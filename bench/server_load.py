@@ -1,10 +1,12 @@
-"""Throughput and latency of a running server: python server_load.py BASE_URL [--streams 1,8] [--tokens 128] [--prefill 4000]
+"""Throughput and latency of running servers: python server_load.py URL [OTHER_URL] [--streams 1,8] [--tokens 128] [--rounds 5] [--prefill 4000]
 
-Prints, for each number of concurrent streams, the total tokens/s and the median and p99 time between tokens; then the time between
-tokens of a running stream while a long prompt prefills beside it. Works with any OpenAI-compatible server (ignore_eos keeps lengths equal).
+For each number of concurrent streams: the total tokens/s, the median and p99 time between tokens. Then the time between tokens of a running
+stream while a long prompt prefills beside it. Rounds take turns between the servers, so that both see the same machine; medians with
+minimum and maximum are printed, and the ratio to the other server. Works with any OpenAI-compatible server (ignore_eos keeps lengths equal).
 """
 import argparse
 import asyncio
+import collections
 import json
 import random
 import statistics
@@ -12,12 +14,15 @@ import time
 
 import httpx
 
-parser = argparse.ArgumentParser()
-parser.add_argument("base")
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("base", nargs="+")
 parser.add_argument("--streams", default="1,8")
 parser.add_argument("--tokens", type=int, default=128)
-parser.add_argument("--prefill", type=int, default=4000, help="words of the long prompt; 0 leaves the test out")
+parser.add_argument("--rounds", type=int, default=5)
+parser.add_argument("--prefill", type=int, default=0, help="words of the long prompt; 0 leaves the test out")
+parser.add_argument("--prefill-tokens", type=int, default=0, help="tokens of the stream beside it (default: four times --tokens)")
 args = parser.parse_args()
+seeds = iter(range(1, 1 << 30))
 
 
 def words(count, seed):
@@ -37,7 +42,7 @@ async def stream(client, prompt, tokens, times):
             event = json.loads(line[6:])
             if event.get("usage"):
                 made = event["usage"]["completion_tokens"]
-            elif event["choices"] and event["choices"][0]["delta"].get("content"):
+            elif event["choices"] and (event["choices"][0]["delta"].get("content") or event["choices"][0]["delta"].get("reasoning_content")):
                 times.append(time.perf_counter())
     return made
 
@@ -46,34 +51,78 @@ def gaps(times):
     return [b - a for a, b in zip(times, times[1:])]
 
 
-def summary(values):
-    values = sorted(values)
-    return f"median {statistics.median(values) * 1e3:.2f} ms, p99 {values[int(len(values) * 0.99)] * 1e3:.2f} ms" if values else "no tokens"
+def p99(values):
+    return sorted(values)[int(len(values) * 0.99)] if values else float("nan")
+
+
+def spread(values, form):
+    values = [value for value in values if value == value]
+    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})" if values else "-"
+
+
+async def measure(client, count, figures):
+    times = [[] for _ in range(count)]
+    prompts = [words(20, next(seeds)) for _ in range(count)]
+    begun = time.perf_counter()
+    made = await asyncio.gather(*(stream(client, prompt, args.tokens, one) for prompt, one in zip(prompts, times)))
+    elapsed = time.perf_counter() - begun
+    between = [gap for one in times for gap in gaps(one)]
+    figures["tokens/s"].append(sum(made) / elapsed)
+    figures["median ms"].append(statistics.median(between) * 1e3 if between else float("nan"))
+    figures["p99 ms"].append(p99(between) * 1e3)
+
+
+async def beside_prefill(client, figures):
+    times, begun, ended = [], [], []
+
+    async def long_prompt():
+        while len(times) < 32:
+            await asyncio.sleep(0.01)
+        begun.append(time.perf_counter())
+        await stream(client, words(args.prefill, next(seeds)), 1, [])
+        ended.append(time.perf_counter())
+
+    await asyncio.gather(stream(client, words(20, next(seeds)), args.prefill_tokens or args.tokens * 4, times), long_prompt())
+    alone = [b - a for a, b in zip(times, times[1:]) if b < begun[0] or a > ended[0]]
+    beside = [b - a for a, b in zip(times, times[1:]) if a >= begun[0] and b <= ended[0]]
+    if times[-1] < ended[0]:
+        print("    the stream ended before the prefill did: raise --prefill-tokens", flush=True)
+    figures["alone, median ms"].append(statistics.median(alone) * 1e3)
+    figures["beside, median ms"].append(statistics.median(beside) * 1e3)
+    figures["beside/alone"].append(statistics.median(beside) / statistics.median(alone))
+    figures["beside, p99 ms"].append(p99(beside) * 1e3)
+    figures["prefill s"].append(ended[0] - begun[0])
 
 
 async def main():
-    async with httpx.AsyncClient(base_url=args.base, timeout=1200, limits=httpx.Limits(max_connections=200)) as client:
+    counts = [int(count) for count in args.streams.split(",")]
+    results = collections.defaultdict(lambda: collections.defaultdict(list))
+    clients = [httpx.AsyncClient(base_url=base, timeout=1200, limits=httpx.Limits(max_connections=200)) for base in args.base]
+    for client in clients:
         await stream(client, "warm up", 8, [])
-        for count in map(int, args.streams.split(",")):
-            times = [[] for _ in range(count)]
-            begun = time.perf_counter()
-            made = await asyncio.gather(*(stream(client, words(20, i), args.tokens, times[i]) for i in range(count)))
-            elapsed = time.perf_counter() - begun
-            between = [gap for one in times for gap in gaps(one)]
-            print(f"{count:3d} streams: {sum(made)} tokens in {elapsed:.2f} s = {sum(made) / elapsed:.1f} tokens/s; between tokens {summary(between)}", flush=True)
+    for _ in range(args.rounds):
+        for count in counts:
+            for i, client in enumerate(clients):
+                await measure(client, count, results[i, count])
         if args.prefill:
-            times, begun, ended = [], [], []
-
-            async def long_prompt():
-                await asyncio.sleep(1)
-                begun.append(time.perf_counter())
-                await stream(client, words(args.prefill, 99), 1, [])
-                ended.append(time.perf_counter())
-
-            await asyncio.gather(stream(client, words(20, 1), args.tokens * 4, times), long_prompt())
-            alone = [b - a for a, b in zip(times, times[1:]) if b < begun[0]]
-            beside = [b - a for a, b in zip(times, times[1:]) if a >= begun[0] and b <= ended[0]]
-            print(f"    alone: {summary(alone)}; beside a prefill of {args.prefill} words ({ended[0] - begun[0]:.1f} s): {summary(beside)}")
+            for i, client in enumerate(clients):
+                await beside_prefill(client, results[i, "prefill"])
+    for i, base in enumerate(args.base):
+        print(base)
+        single = results[i, counts[0]]["tokens/s"]
+        for count in counts:
+            figures = results[i, count]
+            line = f"  {count:3d} streams: {spread(figures['tokens/s'], '.1f')} tokens/s"
+            line += f"; between tokens median {spread(figures['median ms'], '.2f')} ms, p99 {spread(figures['p99 ms'], '.2f')} ms"
+            if count != counts[0]:
+                line += f"; x{spread([a / b for a, b in zip(figures['tokens/s'], single)], '.2f')} of {counts[0]}"
+            if i > 0:
+                line += f"; the first server has x{spread([a / b for a, b in zip(results[0, count]['tokens/s'], figures['tokens/s'])], '.2f')}"
+            print(line)
+        for name, values in results[i, "prefill"].items():
+            print(f"  prefill of {args.prefill} words: {name} {spread(values, '.2f')}")
+    for client in clients:
+        await client.aclose()
 
 
 asyncio.run(main())

@@ -1,7 +1,7 @@
 """Mixed load against a running server: python server_soak.py BASE_URL [--minutes 30] [--clients 64] [--pid PID] [--images]
 
-Chats, streams, schemas, tools, pictures, clients that leave, clients that read slowly, hostile bodies. Every few seconds a greedy probe must
-give the answer that it gave at the start. Ends with a summary and exits 1 when an answer was wrong, a slot stuck or memory grew.
+Chats, streams, schemas, tools, pictures, clients that leave, clients that read slowly, hostile bodies. Every few seconds a greedy question,
+also about a picture, must get the answer that it got at the start. Ends with a summary and exits 1 when an answer was wrong, a slot stuck or memory grew.
 """
 import argparse
 import asyncio
@@ -129,36 +129,48 @@ def rss():
     return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{args.pid}/status").read_text()).group(1)) / 1024
 
 
-async def probe(client):
+async def probe(client, body):
     for _ in range(20):
-        reply = await client.post("/v1/chat/completions", json=PROBE)
+        reply = await client.post("/v1/chat/completions", json=body)
         if reply.status_code != 503:
             return reply.json()["choices"][0]["message"]["content"]
         await asyncio.sleep(1)
     return None
 
 
+def probes():
+    bodies = [PROBE, {**PROBE, "messages": [{"role": "user", "content": "Add 17 and 25."}]}]
+    if args.images:
+        picture = base64.b64encode((pathlib.Path(__file__).parent.parent / "examples" / "shapes.png").read_bytes()).decode()
+        bodies.append({**PROBE, "max_tokens": 40, "messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64," + picture}}, {"type": "text", "text": "Describe the picture."}]}]})
+    return bodies
+
+
 async def main():
     until = time.monotonic() + args.minutes * 60
     async with httpx.AsyncClient(base_url=args.base, timeout=600) as client:
-        expected = await probe(client)
+        bodies = probes()
+        expected = [await probe(client, body) for body in bodies]
+        print("answers that must not change:", expected, flush=True)
         workers = [asyncio.create_task(worker(until)) for _ in range(args.clients)]
         memory = []
-        probes = 0
+        asked = 0
         while time.monotonic() < until:
             await asyncio.sleep(min(10, max(1, args.minutes * 6)))
             memory.append(rss())
-            answer = await probe(client)
-            probes += 1
-            if answer != expected:
-                wrong.append(f"probe: {answer!r} instead of {expected!r}")
+            which = asked % len(bodies)
+            answer = await probe(client, bodies[which])
+            asked += 1
+            if answer != expected[which]:
+                wrong.append(f"probe: {answer!r} instead of {expected[which]!r}")
             print(f"{memory[-1]:.0f} MiB, {sum(counts.values())} requests, {len(wrong)} wrong", flush=True)
         await asyncio.gather(*workers)
         await asyncio.sleep(2)
         health = (await client.get("/health")).json()
         if health["slots_busy"] or health["queued"]:
             wrong.append(f"stuck: {health}")
-    print(json.dumps(counts), f"{probes} probes")
+    print(json.dumps(counts), f"{asked} answers sampled")
     if memory and memory[0]:
         start = max(memory[:max(1, len(memory) // 5)])
         print(f"memory {start:.0f} -> {memory[-1]:.0f} MiB")

@@ -227,8 +227,10 @@ function figures(message, clock) {
   if (!message.usage) return '';
   const {prompt_tokens: prompt, completion_tokens: made, prompt_tokens_details: details} = message.usage;
   const parts = [];
-  const seconds = (clock.last - clock.first) / 1000;
-  if (made > 1 && seconds > 0) parts.push(`${((made - 1) / seconds).toFixed(1)} tokens/s`);
+  // An answer that came in one piece has no time between its tokens; then the time since the question counts.
+  const between = (clock.last - clock.first) / 1000;
+  const [tokens, seconds] = between > 0.002 ? [made - 1, between] : [made, (clock.last - clock.asked) / 1000];
+  if (seconds > 0) parts.push(`${(tokens / seconds).toFixed(1)} tokens/s`);
   parts.push(`${made} tokens`, `${prompt} in the prompt`);
   if (details?.cached_tokens) parts.push(`${details.cached_tokens} cached`);
   return parts.join(' · ');
@@ -244,7 +246,7 @@ async function answer() {
   const article = $('log').lastElementChild;
   article.setAttribute('aria-busy', 'true');
   $('status').textContent = 'The answer is being written.';
-  const clock = {};
+  const clock = {asked: performance.now()};
   let planned = false;
   const show = () => {
     planned = false;

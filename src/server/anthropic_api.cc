@@ -45,7 +45,7 @@ class MessagesListener final : public GenerationListener {
     close_block();
     const RequestResult& result = end.result;
     if (result.finish_reason == FinishReason::error || result.finish_reason == FinishReason::cancelled) {
-      error_ = result.error ? to_api_error(*result.error) : ApiError(503, "the request was cancelled by the server");
+      error_ = run_error(result);
       return;
     }
     stop_reason_ = result.finish_reason == FinishReason::length ? "max_tokens"

@@ -83,6 +83,14 @@ struct ApiServer::Impl {
         api{engine, options, traits, constraints, stats, [this](std::function<void()> task) { transport->post(std::move(task)); }},
         started(unix_time()) {}
 
+  /// What may be done with a path ("GET, HEAD"); empty if there is no such path.
+  std::string allowed_methods(const std::string& path) const {
+    std::string allowed;
+    find_route("", path, allowed);
+    if (allowed.empty() && (path.starts_with(kModelPrefix) || page_asset(path) != nullptr)) allowed = "GET, HEAD";
+    return allowed;
+  }
+
   const Route* find_route(std::string_view method, std::string_view path, std::string& allowed) const {
     const Route* found = nullptr;
     for (const Route& route : kRoutes) {
@@ -199,6 +207,8 @@ std::optional<HttpResponse> ApiServer::precheck(const HttpRequest& head) {
   if (!impl_->access.origin_accepted(head)) {
     return refusal(head, 403, fmt::format("origin {} may not use this server; allow it with --cors-origin", printable(head.header("origin"), 80)));
   }
+  const std::string allowed = impl_->allowed_methods(path);
+  if (allowed.empty()) return refusal(head, 404, fmt::format("no such path: {}", printable(head.path, 80)));
   if (head.method == "OPTIONS") return std::nullopt;
   if ((path.starts_with("/v1/") || path == "/metrics") && impl_->access.needs_key() && !impl_->access.key_accepted(head)) {
     ApiError error(401, "a valid API key is required (Authorization: Bearer KEY or x-api-key: KEY)", {}, "invalid_api_key");
@@ -208,12 +218,7 @@ std::optional<HttpResponse> ApiServer::precheck(const HttpRequest& head) {
     impl_->count("(refused)", 401);
     return response;
   }
-  std::string allowed;
-  const bool known = impl_->find_route(head.method, path, allowed) != nullptr;
-  const bool readable = head.method == "GET" || head.method == "HEAD";
-  if (known || (readable && (path.starts_with(kModelPrefix) || impl_->page_asset(path) != nullptr))) return std::nullopt;
-  if (allowed.empty() && (path.starts_with(kModelPrefix) || impl_->page_asset(path) != nullptr)) allowed = "GET, HEAD";
-  if (allowed.empty()) return refusal(head, 404, fmt::format("no such path: {}", printable(head.path, 80)));
+  if (fmt::format(", {},", allowed).find(fmt::format(" {},", head.method)) != std::string::npos) return std::nullopt;
   HttpResponse response = refusal(head, 405, fmt::format("{} takes {}", path, allowed));
   response.headers.emplace_back("Allow", allowed);
   return response;
@@ -231,14 +236,15 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<HttpResponder> plain
       [this, label](int status) { impl_->count(label, status); });
 
   if (request.method == "OPTIONS") {
-    Headers headers{{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+    const std::string methods = impl_->allowed_methods(path) + ", OPTIONS";
+    Headers headers{{"Access-Control-Allow-Methods", methods},
                     {"Access-Control-Allow-Headers", "Authorization, Content-Type, x-api-key, anthropic-version, anthropic-beta, "
                                                      "anthropic-dangerous-direct-browser-access, x-stainless-arch, x-stainless-lang, "
                                                      "x-stainless-os, x-stainless-package-version, x-stainless-retry-count, "
                                                      "x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout, "
                                                      "OpenAI-Organization, OpenAI-Project"},
                     {"Access-Control-Max-Age", "600"},
-                    {"Allow", "GET, POST, OPTIONS"}};
+                    {"Allow", methods}};
     return responder->respond({204, std::move(headers), {}});
   }
   if (route != nullptr && route->endpoint != nullptr) {

@@ -54,7 +54,7 @@ class ChatListener final : public GenerationListener {
     cached_tokens_ = std::max(cached_tokens_, end.result.cached_tokens);
     completion_tokens_ += static_cast<std::int64_t>(end.result.token_ids.size());
     if (end.result.finish_reason == FinishReason::error || end.result.finish_reason == FinishReason::cancelled) {
-      error_ = end.result.error ? to_api_error(*end.result.error) : ApiError(503, "the request was cancelled by the server");
+      error_ = run_error(end.result);
       if (options_.stream) send_event(dump(error_body(*error_, ErrorStyle::openai)));
       return;
     }

@@ -68,15 +68,11 @@ void Generation::start(Engine& engine) {
     }
     throw;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    started_ = true;
-  }
   post_([self = shared_from_this()] {
     self->listener_->on_start();
     const std::lock_guard lock(self->mutex_);
-    self->scheduled_ = true;
-    self->post_([self] { self->drain(); });
+    self->started_ = true;  // not before: what tokens brought must not overtake on_start
+    self->schedule();
   });
 }
 
@@ -100,7 +96,6 @@ void Generation::push(Item item) {
 
 /// With mutex_ held.
 void Generation::schedule() {
-  // `scheduled_` becomes true for the first time when on_start has run, so nothing overtakes it.
   if (!started_ || scheduled_ || queue_.empty()) return;
   scheduled_ = true;
   post_([self = shared_from_this()] { self->drain(); });
@@ -118,6 +113,7 @@ void Generation::drain() {
     // Tokens of one choice that are already here go out together.
     for (std::size_t i = 0; i < items.size(); ++i) {
       Item& item = items[i];
+      if (cancelled_.load(std::memory_order_relaxed) && !item.result) continue;
       handle_item(item, deltas);
       const bool with_logprobs = item.token.chosen.has_value();
       if (with_logprobs) tokens.push_back(std::move(item.token));
@@ -173,7 +169,7 @@ void Generation::handle_item(Item& item, std::vector<OutputDelta>& deltas) {
     }
     return;
   }
-  if (!choice.cut_after_call) {
+  if (!choice.cut_after_call && !cancelled_.load(std::memory_order_relaxed)) {
     // Text held back as the possible beginning of a stop string may come with the result alone.
     const std::string_view whole = item.result->text;
     if (whole.size() > choice.fed_bytes) choice.parser.feed(whole.substr(choice.fed_bytes), deltas);

@@ -102,8 +102,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::mutex mutex_;
   std::deque<Item> queue_;
   bool scheduled_ = false;
-  bool started_ = false;
-  bool cancelled_ = false;
+  bool started_ = false;    // the listener has been told
+  std::atomic<bool> cancelled_{false};  // written under mutex_; nobody reads what would still be said
   std::vector<Choice> choices_;
   int open_ = 0;
 };

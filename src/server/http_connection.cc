@@ -35,6 +35,7 @@ constexpr std::size_t kReadPiece = 16 << 10;
 // What a client may send ahead (pipelined) while its answer is made; beyond it the socket is not read, so TCP holds it back.
 constexpr std::size_t kAheadLimit = 64 << 10;
 constexpr int kSendBuffer = 256 << 10;
+constexpr std::size_t kJoinedPiece = 16 << 10;
 // A refused body is read and thrown away for a while, because closing with unread bytes makes TCP discard our answer.
 constexpr auto kLingerTime = std::chrono::seconds(5);
 // Slowest body that is tolerated as a whole; a stalled one ends earlier, after limits.stall.
@@ -159,24 +160,20 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
       if (self->current(serial)) self->send_stream_head(status, std::move(headers));
     });
   }
+  /// Pieces wait in a list of their own with one task to fetch them all: a task for each would keep the strand so busy with a
+  /// quick writer that the socket's completions and timers, which go through the same strand, wait ever longer.
   bool post_piece(std::uint64_t serial, std::string piece) {
     if (closed_.load(std::memory_order_relaxed)) return false;
     const std::uint64_t queued = queued_bytes_.fetch_add(piece.size()) + piece.size();
     const bool overflow = queued > state_.limits.queue_bytes;
-    net::post(socket_.get_executor(), [self = shared_from_this(), serial, overflow, piece = std::move(piece)]() mutable {
-      const std::size_t size = piece.size();
-      if (!self->current(serial)) {
-        self->queued_bytes_.fetch_sub(size);
-        return;
-      }
-      if (overflow) {
-        self->queued_bytes_.fetch_sub(size);
-        self->state_.slow_readers.fetch_add(1);
-        self->close();
-        return;
-      }
-      self->queue_piece(std::move(piece));
-    });
+    bool post = false;
+    {
+      const std::lock_guard lock(arriving_mutex_);
+      arriving_.push_back({serial, std::move(piece)});
+      arriving_overflow_ |= overflow;
+      post = !std::exchange(arriving_posted_, true);
+    }
+    if (post) net::post(socket_.get_executor(), [self = shared_from_this()] { self->take_arriving(); });
     return !overflow;
   }
   void post_end(std::uint64_t serial) {
@@ -429,21 +426,45 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
     }
   }
 
-  /// A piece whose size is already counted in queued_bytes_.
-  void queue_piece(std::string piece) {
-    if (piece.empty() || head_only_) {
-      queued_bytes_.fetch_sub(piece.size());
-      return;
+  /// Takes over what post_piece has left; its size is already counted in queued_bytes_.
+  void take_arriving() {
+    std::vector<Arriving> arrived;
+    bool overflow = false;
+    {
+      const std::lock_guard lock(arriving_mutex_);
+      arrived.swap(arriving_);
+      overflow = std::exchange(arriving_overflow_, false);
+      arriving_posted_ = false;
     }
-    if (chunked_) {
-      std::string framed = fmt::format("{:x}\r\n", piece.size());
-      framed += piece;
-      framed += "\r\n";
-      queued_bytes_.fetch_add(framed.size() - piece.size());
-      piece = std::move(framed);
+    bool wanted = false;
+    for (const Arriving& one : arrived) {
+      if (!current(one.serial) || one.piece.empty() || head_only_) {
+        queued_bytes_.fetch_sub(one.piece.size());
+        continue;
+      }
+      wanted = true;
+      if (chunked_) {
+        const std::string head = fmt::format("{:x}\r\n", one.piece.size());
+        queued_bytes_.fetch_add(head.size() + 2);
+        append_out(head + one.piece + "\r\n");
+      } else {
+        append_out(one.piece);
+      }
     }
-    out_.push_back(std::move(piece));
-    pump();
+    if (overflow && wanted) {
+      state_.slow_readers.fetch_add(1);
+      return close();
+    }
+    if (wanted) pump();
+  }
+
+  /// Small pieces join the last buffer, unless that is being written.
+  void append_out(std::string_view bytes) {
+    if (out_.size() > writing_pieces_.size() && out_.back().size() < kJoinedPiece) {
+      out_.back() += bytes;
+    } else {
+      out_.emplace_back(bytes);
+    }
   }
 
   void queue_bytes(std::string bytes) {
@@ -465,12 +486,12 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
       return;
     }
     writing_ = true;
-    writing_pieces_.clear();
     for (std::size_t i = 0; i < out_.size() && i < 64; ++i) writing_pieces_.push_back(net::buffer(out_[i]));
     if (offset_ > 0) writing_pieces_[0] += offset_;
     arm(write_timer_, state_.limits.stall);
     socket_.async_write_some(writing_pieces_, [self = shared_from_this()](error_code error, std::size_t bytes) {
       self->writing_ = false;
+      self->writing_pieces_.clear();
       disarm(self->write_timer_);
       if (error) {
         if (!self->closed_.load() && self->phase_ == Phase::handling) self->state_.disconnects.fetch_add(1);
@@ -557,10 +578,19 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
   std::uint64_t reserved_ = 0;  // of state_.body_bytes
   std::chrono::steady_clock::time_point body_started_;
 
+  struct Arriving {
+    std::uint64_t serial;
+    std::string piece;
+  };
+  std::mutex arriving_mutex_;
+  std::vector<Arriving> arriving_;    // from post_piece, not yet in out_
+  bool arriving_overflow_ = false;    // the queue limit was passed
+  bool arriving_posted_ = false;      // take_arriving is on its way
+
   std::deque<std::string> out_;
   std::size_t offset_ = 0;  // already written bytes of out_.front()
   bool writing_ = false;
-  std::vector<net::const_buffer> writing_pieces_;
+  std::vector<net::const_buffer> writing_pieces_;  // the first of out_, while writing_
   std::atomic<std::uint64_t> queued_bytes_{0};
   std::atomic<bool> closed_{false};
 };

@@ -258,6 +258,14 @@ ApiError submit_error(const Error& error) {
   return result;
 }
 
+ApiError run_error(const RequestResult& result) {
+  if (!result.error) return ApiError(503, "the request was cancelled by the server");
+  ApiError error = to_api_error(*result.error);
+  // The request was admitted: that memory ran out now is not its fault.
+  if (result.error->kind() == ErrorKind::does_not_fit) error.status = 503;
+  return error;
+}
+
 std::uint64_t random_seed() {
   thread_local std::mt19937_64 generator{[] {
     std::random_device device;

@@ -42,6 +42,8 @@ std::pair<ToolChoice, std::string> read_tool_choice(Fields& fields, bool have_to
 /// What a refused submit means to the client: the engine's does_not_fit is `context_length_exceeded`, its message has both
 /// numbers.
 ApiError submit_error(const Error& error);
+/// What an admitted request's end without an answer (finish_reason error or cancelled) means to the client.
+ApiError run_error(const RequestResult& result);
 
 /// "prefix" + 24 random letters and digits.
 std::string random_id(std::string_view prefix);

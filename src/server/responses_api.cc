@@ -56,7 +56,7 @@ class ResponsesListener final : public GenerationListener {
               {"output_tokens_details", {{"reasoning_tokens", 0}}},
               {"total_tokens", result.prompt_tokens + static_cast<std::int64_t>(result.token_ids.size())}};
     if (result.finish_reason == FinishReason::error || result.finish_reason == FinishReason::cancelled) {
-      error_ = result.error ? to_api_error(*result.error) : ApiError(503, "the request was cancelled by the server");
+      error_ = run_error(result);
     } else if (result.finish_reason == FinishReason::length) {
       incomplete_ = true;
     }

@@ -1,4 +1,5 @@
 // POST /v1/completions (plain text in, plain text out) and POST /v1/embeddings.
+#include <cmath>
 #include <cstring>
 #include <mutex>
 
@@ -18,10 +19,11 @@ std::vector<std::int32_t> read_ids(const Json& list, const std::string& path, in
   std::vector<std::int32_t> ids;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Json& id = list[i];
-    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= vocab_size) {
+    const double value = id.is_number() ? id.get<double>() : -1;  // JSON has one number type: 5.0 is the id 5
+    if (!(value >= 0 && value < vocab_size) || std::floor(value) != value) {
       bad_field(fmt::format("{}[{}]", path, i), "must be a token id from 0 to {}, found {}", vocab_size - 1, describe(id));
     }
-    ids.push_back(id.get<std::int32_t>());
+    ids.push_back(static_cast<std::int32_t>(value));
   }
   return ids;
 }
@@ -56,8 +58,8 @@ std::vector<Prompt> read_prompts(const Json& value, const std::string& path, int
 }
 
 void set_prompt(Request& request, Prompt prompt) {
-  request.raw_text = std::move(prompt.text);
-  request.token_ids = std::move(prompt.ids);
+  if (prompt.text) request.raw_text.emplace(std::move(*prompt.text));
+  if (prompt.ids) request.token_ids.emplace(std::move(*prompt.ids));
 }
 
 // ---- /v1/completions ------------------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ class TextAnswer : public std::enable_shared_from_this<TextAnswer> {
     completion_tokens_ += static_cast<std::int64_t>(end.result.token_ids.size());
     if (end.result.finish_reason == FinishReason::error || end.result.finish_reason == FinishReason::cancelled) {
       if (error_) return;
-      error_ = end.result.error ? to_api_error(*end.result.error) : ApiError(503, "the request was cancelled by the server");
+      error_ = run_error(end.result);
       if (options_.stream) send_event(dump(error_body(*error_, ErrorStyle::openai)));
       return;
     }
@@ -347,10 +349,8 @@ class EmbeddingAnswer {
   void done(std::size_t input, const RequestResult& result) {
     const std::lock_guard lock(mutex_);
     prompt_tokens_ += result.prompt_tokens;
-    if (result.finish_reason == FinishReason::error && !error_) {
-      error_ = result.error ? to_api_error(*result.error) : ApiError(500, "the embedding failed");
-    }
-    if (result.finish_reason == FinishReason::cancelled && !error_) error_ = ApiError(503, "the request was cancelled by the server");
+    const bool failed = result.finish_reason == FinishReason::error || result.finish_reason == FinishReason::cancelled;
+    if (failed && !error_) error_ = run_error(result);
     vectors_[input] = result.embedding;
     if (--open_ > 0) return;
     if (error_) return responder_->respond(error_response(*error_, ErrorStyle::openai));

@@ -49,13 +49,40 @@ INSTANTIATE_TEST_SUITE_P(python, clients,
                            return name.substr(0, name.find(' '));
                          });
 
+/// Runs the page's checks against the server at `port`; more arguments as browser_checks.py takes them.
+void check_page(int port, const std::string& more) {
+  const std::string command = client_python().string() + " " + HEIRLOOM_SOURCE_DIR "/tests/server/clients/browser_checks.py http://127.0.0.1:" +
+                              std::to_string(port) + " " + HEIRLOOM_BINARY_DIR + "/screenshots" + more + " >&2";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+bool have_browser() { return !client_python().empty() && std::filesystem::exists("/usr/bin/chromium"); }
+
 TEST(page, works_in_a_browser) {
+  if (!have_browser()) GTEST_SKIP() << "the client environment or chromium is not installed";
+  TestServer server({}, 10'000'000);  // what is to be stopped goes on until it is stopped
+  server.engine.script = obliging;
+  check_page(server.port(), "");
+}
+
+TEST(page, answers_a_dropped_picture_rightly) {
+  if (!have_browser()) GTEST_SKIP() << "the client environment or chromium is not installed";
+  EngineOptions engine_options;
+  engine_options.model = HEIRLOOM_SOURCE_DIR "/models/demo-vl.gguf";
+  engine_options.device = "cpu";
+  engine_options.parallel = 2;
+  const auto engine = Engine::load(engine_options);
+  const server::ServerOptions options;
+  RunningServer server(*engine, options);
+  check_page(server.port(), "/real " HEIRLOOM_SOURCE_DIR "/examples/shapes.png 'A purple triangle and a pink triangle on a yellow background.'");
+}
+
+TEST(clients_schemathesis, finds_nothing_in_the_served_openapi_document) {
   const auto python = client_python();
-  if (python.empty() || !std::filesystem::exists("/usr/bin/chromium")) GTEST_SKIP() << "the client environment or chromium is not installed";
+  if (python.empty()) GTEST_SKIP() << "the client environment is not installed (scripts/make_test_venv.sh)";
   TestServer server;
   server.engine.script = obliging;
-  const std::string command = python.string() + " " + HEIRLOOM_SOURCE_DIR "/tests/server/clients/browser_checks.py http://127.0.0.1:" +
-                              std::to_string(server.port()) + " " + HEIRLOOM_BINARY_DIR + "/screenshots >&2";
+  const std::string command = HEIRLOOM_SOURCE_DIR "/scripts/fuzz_openapi.sh http://127.0.0.1:" + std::to_string(server.port()) + " 10 >&2";
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 

@@ -76,7 +76,7 @@ TEST_F(constraints, J02_patterns_hold_or_are_refused) {
 TEST_F(constraints, J04_only_listed_values_come_out) {
   const std::string schema = R"({"type": "object", "properties": {"v": {"$ref": "#/$defs/e"}, "c": {"const": "x\"y"}}, "required": ["v", "c"],
     "$defs": {"e": {"enum": ["a\"b", "two\nlines", null, 5, true, "\ud83d\ude00"]}}})";
-  for (const char* value : {R"("a\"b")", R"("two\nlines")", "null", "5", "true"}) {
+  for (const char* value : {R"("a\"b")", R"("two\nlines")", "null", "5", "true", "\"\xf0\x9f\x98\x80\""}) {
     const std::string wanted = std::string(R"({"v": )") + value + R"(, "c": "x\"y"})";
     const Asked asked = with_schema(wanted, schema);
     ASSERT_EQ(asked.reply.status, 200) << asked.reply.body;
@@ -137,7 +137,7 @@ TEST_F(constraints, a_required_call_is_made_in_the_models_own_form) {
     "a": {"type": "integer"}, "how": {"type": "string", "enum": ["fast", "slow"]}, "note": {"type": "string"}}, "required": ["a", "how"]}}},
     {"type": "function", "function": {"name": "stop"}}])";
   const std::string call = "<tool_call>\n<function=add>\n<parameter=a>\n12\n</parameter>\n<parameter=how>\nslow\n</parameter>\n</function>\n</tool_call>";
-  for (const std::string text : {call, std::string("I would rather not.")}) {
+  for (const std::string& text : {call, std::string("I would rather not.")}) {
     const Asked asked = ask(text, tools + R"(, "tool_choice": {"type": "function", "function": {"name": "add"}})");
     ASSERT_EQ(asked.reply.status, 200) << asked.reply.body;
     const Json choice = asked.reply.json()["choices"][0];
@@ -146,7 +146,7 @@ TEST_F(constraints, a_required_call_is_made_in_the_models_own_form) {
     if (choice["finish_reason"] == "tool_calls") {
       const Json arguments = J(choice["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>());
       EXPECT_TRUE(arguments["a"].is_number_integer());
-      if (text == call) EXPECT_EQ(arguments["how"], "slow");
+      EXPECT_TRUE(text != call || arguments["how"] == "slow");
     }
   }
   EXPECT_EQ(ask("<tool_call>\n<function=stop>\n</function>\n</tool_call>", tools + R"(, "tool_choice": "required")")

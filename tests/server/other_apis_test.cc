@@ -29,7 +29,7 @@ void answer_with(TestServer& server, const std::string& text) {
 
 TEST(completions, take_every_form_of_prompt) {
   TestServer server;
-  for (const char* prompt : {R"("abc")", R"(["abc"])", R"([97, 98, 99])", R"([[97, 98], [99]])"}) {
+  for (const char* prompt : {R"("abc")", R"(["abc"])", R"([97, 98.0, 99])", R"([[97, 98], [99]])"}) {
     const Reply reply = post(server.port(), "/v1/completions", J(std::string(R"({"max_tokens": 50, "prompt": )") + prompt + "}"));
     ASSERT_EQ(reply.status, 200) << prompt << reply.body;
     EXPECT_EQ(reply.json()["choices"][0]["text"], "Hello there.");
@@ -178,6 +178,68 @@ TEST(anthropic_api, thinking_stop_sequences_and_errors) {
   EXPECT_EQ(bad.json()["type"], "error");
   EXPECT_EQ(bad.json()["error"]["type"], "invalid_request_error");
   EXPECT_EQ(post(server.port(), "/v1/messages", J(R"({"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "document"}]}]})")).status, 400);
+}
+
+TEST(all_apis, T07_thinking_is_switched_the_same_way) {
+  TestServer server;
+  server.engine.script = [](const Request& request) {
+    FakeAnswer answer;
+    answer.text = request.template_kwargs.value("enable_thinking", false) ? "I think\n</think>\n\nyes" : "yes";
+    return answer;
+  };
+  struct Case {
+    std::string say, more;
+    bool thinks;
+  };
+  const std::vector<Case> cases{{"x", "{}", false},
+                                {"x", R"({"chat_template_kwargs": {"enable_thinking": true}})", true},
+                                {"x", R"({"chat_template_kwargs": {"enable_thinking": false}})", false},
+                                {"x /think", "{}", true},
+                                {"x /no_think", R"({"chat_template_kwargs": {"enable_thinking": true}})", false}};
+  for (const Case& one : cases) {
+    for (const bool stream : {false, true}) {
+      for (const auto& [path, mark] : {std::pair<std::string, std::string>{"/v1/chat/completions", "\"reasoning_content\""},
+                                       {"/v1/responses", "\"type\":\"reasoning\""}, {"/v1/messages", "\"type\":\"thinking\""}}) {
+        Json body = path == "/v1/responses" ? Json{{"input", one.say}} : Json{{"messages", Json::array({{{"role", "user"}, {"content", one.say}}})}};
+        if (path == "/v1/messages") body["max_tokens"] = 100;
+        body.update(J(one.more));
+        body["stream"] = stream;
+        const Reply reply = post(server.port(), path, body);
+        ASSERT_EQ(reply.status, 200) << path << reply.body;
+        EXPECT_TRUE(stream || reply.body.find("\"yes\"") != std::string::npos) << path << one.say << one.more;
+        EXPECT_EQ(reply.body.find(mark) != std::string::npos, one.thinks) << path << one.say << one.more << stream << reply.body;
+        EXPECT_EQ(reply.body.find("</think"), std::string::npos) << path;
+      }
+    }
+  }
+}
+
+TEST(all_apis, P03_P08_long_and_misplaced_calls_come_out_whole_and_are_counted) {
+  TestServer server({}, 100'000);
+  std::string text;
+  for (int i = 0; text.size() < 12'000; ++i) text += "line " + std::to_string(i) + " \"quoted\" \\ <parameter>\n";
+  answer_with(server, "I need it.\n<tool_call>\n<function=add>\n<parameter=s>\n" + text + "\n</parameter>\n</function>\n</tool_call>\n</think>\n\nDone.");
+  Json body = J(R"({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "high", "tools": [{"type": "function", "function":
+    {"name": "add", "parameters": {"type": "object", "properties": {"s": {"type": "string"}}}}}]})");
+  const Json whole = post(server.port(), "/v1/chat/completions", body).json()["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+  EXPECT_EQ(whole["message"]["reasoning_content"], "I need it.");
+  EXPECT_EQ(whole["message"]["content"], "Done.");
+  const std::string arguments = whole["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>();
+  EXPECT_EQ(J(arguments)["s"].get<std::string>(), text);
+  body["stream"] = true;
+  std::string joined;
+  int ids = 0;
+  for (const Json& event : post(server.port(), "/v1/chat/completions", body).json_events()) {
+    for (const Json& call : event["choices"][0]["delta"].value("tool_calls", Json::array())) {
+      EXPECT_EQ(call["index"], 0);
+      ids += call.contains("id") ? 1 : 0;
+      joined += call["function"]["arguments"].get<std::string>();
+    }
+  }
+  EXPECT_TRUE(joined == arguments);
+  EXPECT_EQ(ids, 1);
+  EXPECT_NE(get(server.port(), "/metrics").body.find("heirloom_tool_calls_in_reasoning_total 2"), std::string::npos);
 }
 
 TEST(metrics, count_what_happened_in_prometheus_text) {

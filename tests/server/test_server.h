@@ -1,4 +1,4 @@
-// A server on a free port with a FakeEngine behind it, and a plain socket client that shows every byte.
+// A server on a free port over any engine, one with a FakeEngine behind it, and a plain socket client that shows every byte.
 #pragma once
 
 #include <chrono>
@@ -13,21 +13,35 @@
 
 namespace heirloom::test {
 
-class TestServer {
+class RunningServer {
  public:
-  explicit TestServer(server::ServerOptions options = {}, int context_tokens = 4096);
-  ~TestServer();
+  /// `engine` and `options` must outlive it.
+  RunningServer(Engine& engine, const server::ServerOptions& options);
+  ~RunningServer();
+  RunningServer(const RunningServer&) = delete;
+  RunningServer& operator=(const RunningServer&) = delete;
 
-  FakeEngine engine;
-  server::ServerOptions options;
   int port() const { return transport_->port(); }
   server::HttpServer& transport() { return *transport_; }
-  /// Waits up to `limit` for the condition.
-  static bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit = std::chrono::seconds(5));
 
  private:
   std::unique_ptr<server::ApiServer> api_;
   std::unique_ptr<server::HttpServer> transport_;
+};
+
+class TestServer {
+ public:
+  explicit TestServer(server::ServerOptions options = {}, int context_tokens = 4096);
+
+  FakeEngine engine;
+  server::ServerOptions options;
+  int port() const { return running_.port(); }
+  server::HttpServer& transport() { return running_.transport(); }
+  /// Waits up to `limit` for the condition.
+  static bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit = std::chrono::seconds(5));
+
+ private:
+  RunningServer running_;
 };
 
 struct Reply {

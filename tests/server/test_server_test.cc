@@ -14,7 +14,7 @@
 
 namespace heirloom::test {
 
-TestServer::TestServer(server::ServerOptions options_in, int context_tokens) : engine(context_tokens), options(std::move(options_in)) {
+RunningServer::RunningServer(Engine& engine, const server::ServerOptions& options) {
   log::set_level(log::Level::error);
   api_ = std::make_unique<server::ApiServer>(engine, options);
   transport_ = std::make_unique<server::HttpServer>("127.0.0.1", 0, options.http, *api_);
@@ -22,11 +22,14 @@ TestServer::TestServer(server::ServerOptions options_in, int context_tokens) : e
   transport_->start(2);
 }
 
-TestServer::~TestServer() {
+RunningServer::~RunningServer() {
   transport_->drain(std::chrono::milliseconds(0));
   api_->stop();
   transport_->stop();
 }
+
+TestServer::TestServer(server::ServerOptions options_in, int context_tokens)
+    : engine(context_tokens), options(std::move(options_in)), running_(engine, options) {}
 
 bool TestServer::eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;

@@ -1,6 +1,7 @@
-"""The web page in a real browser: python browser_checks.py BASE_URL SCREENSHOT_FOLDER [--real]. Exits non-zero when a check fails.
+"""The web page in a real browser: python browser_checks.py BASE_URL SCREENSHOT_FOLDER [PICTURE ANSWER]. Exits non-zero when a check fails.
 
-With --real the server has a real model, so only what every answer has is checked, not its words.
+With PICTURE and ANSWER the server has a real model, which must give that answer to the dropped picture; otherwise the answers are
+those of clients_test.cc.
 """
 import pathlib
 import sys
@@ -10,16 +11,32 @@ from playwright.sync_api import expect, sync_playwright
 
 BASE = sys.argv[1].rstrip("/")
 SHOTS = pathlib.Path(sys.argv[2])
-REAL = "--real" in sys.argv
+PICTURE, ANSWER = (pathlib.Path(sys.argv[3]).read_bytes(), sys.argv[4]) if len(sys.argv) > 3 else (png(), None)
 SHOTS.mkdir(parents=True, exist_ok=True)
 TIMEOUT = 60_000
+expect.set_options(timeout=TIMEOUT)
 
 DROP = """([selector, bytes]) => {
   const data = new DataTransfer();
-  data.items.add(new File([new Uint8Array(bytes)], 'red.png', {type: 'image/png'}));
+  data.items.add(new File([new Uint8Array(bytes)], 'picture.png', {type: 'image/png'}));
   const target = document.querySelector(selector);
   for (const type of ['dragenter', 'dragover', 'drop']) target.dispatchEvent(new DragEvent(type, {dataTransfer: data, bubbles: true, cancelable: true}));
 }"""
+# Every state of the text that the reader gets to see.
+WATCH = """() => {
+  window.seen = [];
+  new MutationObserver(() => {
+    const text = [...document.querySelectorAll('article.assistant .md')].at(-1)?.textContent ?? '';
+    if (text !== window.seen.at(-1)) window.seen.push(text);
+  }).observe(document.getElementById('log'), {childList: true, subtree: true, characterData: true});
+}"""
+
+
+def streamed(page):
+    """The answer grew before the reader's eyes: each state begins with the one before."""
+    seen = [text for text in page.evaluate("window.seen") if text]
+    assert len(seen) >= (1 if ANSWER else 2), seen  # a small model can be done within one frame
+    assert all(after.startswith(before[: len(before) // 2]) for before, after in zip(seen, seen[1:])), seen
 
 
 def finished(page):
@@ -44,23 +61,30 @@ def check(browser, width, height, theme):
     page.screenshot(path=SHOTS / f"welcome-{width}-{theme}.png")
 
     # A dropped picture is shown, sent, and answered.
-    page.evaluate(DROP, ["body", list(png())])
+    page.evaluate(DROP, ["body", list(PICTURE)])
     expect(page.locator("#pictures img")).to_have_count(1)
-    ask(page, "What color is this?")
+    page.evaluate(WATCH)
+    ask(page, "Describe the picture.")
     expect(page.locator("article.user .thumbs img")).to_be_visible()
     finished(page)
     answer = page.locator("article.assistant").last
     expect(answer.locator(".figures")).to_contain_text("tokens/s")
-    if not REAL:
+    if ANSWER:
+        expect(answer.locator(".md")).to_have_text(ANSWER)
+    else:
         expect(answer.locator("strong")).to_have_text("red")
         expect(answer.locator("pre code")).to_have_text("print('red')")
         expect(answer.locator("td").first).to_have_text("red")
+    streamed(page)
     page.screenshot(path=SHOTS / f"picture-{width}-{theme}.png")
 
     # Try again, edit, and a second turn.
     answer.get_by_role("button", name="Try again").click()
     finished(page)
     expect(page.locator("article.assistant")).to_have_count(1)
+    if ANSWER:
+        expect(answer.locator(".md")).to_have_text(ANSWER)
+        expect(answer.locator(".figures")).to_contain_text("cached")
     page.locator("article.user").hover()
     page.locator("article.user").get_by_role("button", name="Edit").click()
     page.get_by_label("Edit your message").fill("Which color?")
@@ -71,15 +95,14 @@ def check(browser, width, height, theme):
     finished(page)
     expect(page.locator("article.assistant")).to_have_count(2)
 
-    # Stop: by the button and by Escape.
-    if not REAL:
-        for stop in (lambda: page.locator("#stop").click(), lambda: page.keyboard.press("Escape")):
-            page.get_by_role("button", name="New chat").click()
-            ask(page, "long")
-            expect(page.locator("#stop")).to_be_visible()
-            stop()
-            finished(page)
-            expect(page.locator(".notice")).to_have_text("Stopped.")
+    # Stop: by the button and by Escape. A real model is stopped while it reads a long message.
+    for stop in (lambda: page.locator("#stop").click(), lambda: page.keyboard.press("Escape")):
+        page.get_by_role("button", name="New chat").click()
+        ask(page, " ".join(f"word{i}" for i in range(1500)) if ANSWER else "long")
+        expect(page.locator("#stop")).to_be_visible()
+        stop()
+        finished(page)
+        expect(page.locator(".notice")).to_have_text("Stopped.")
 
     # Tools: the call is shown, its result goes back.
     page.get_by_role("button", name="New chat").click()
@@ -90,7 +113,7 @@ def check(browser, width, height, theme):
     page.get_by_role("button", name="Done").click()
     ask(page, "Add 2 and 3.")
     finished(page)
-    if not REAL:
+    if not ANSWER:
         expect(page.locator(".call h3")).to_contain_text("add")
         page.screenshot(path=SHOTS / f"tool-{width}-{theme}.png")
         page.get_by_label("Result of add").fill("5")
@@ -113,7 +136,8 @@ def check(browser, width, height, theme):
 
 
 with sync_playwright() as playwright:
-    browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
+    browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", timeout=120_000,
+                                       args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
     for width, height, theme in ((1440, 900, "light"), (390, 844, "dark")):
         check(browser, width, height, theme)
         print(f"ok      page at {width} px, {theme}", flush=True)
