@@ -1,33 +1,31 @@
 // ImageProcessorConfig from and to preprocessor_config.json.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "image/processor.h"
 
 namespace heirloom {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 /// Typed access to one JSON object, with errors that name the file and the key. A null counts as absent, as
 /// in Python.
 class Keys {
  public:
-  Keys(const Json& object, std::string_view source) : object_(object), source_(source) {}
+  Keys(const OrderedJson& object, std::string_view source) : object_(object), source_(source) {}
 
-  const Json* find(const char* key) const {
+  const OrderedJson* find(const char* key) const {
     const auto at = object_.find(key);
     return at == object_.end() || at->is_null() ? nullptr : &*at;
   }
   bool flag(const char* key, bool otherwise) const {
-    const Json* value = find(key);
+    const OrderedJson* value = find(key);
     if (value == nullptr) return otherwise;
     if (!value->is_boolean()) wrong(key, *value, "true or false");
     return value->get<bool>();
   }
   std::uint64_t count(const char* key, std::uint64_t otherwise, std::uint64_t most) const {
-    const Json* value = find(key);
+    const OrderedJson* value = find(key);
     if (value == nullptr) return otherwise;
     if (!value->is_number_unsigned() || value->get<std::uint64_t>() < 1 ||
         value->get<std::uint64_t>() > most) {
@@ -36,20 +34,20 @@ class Keys {
     return value->get<std::uint64_t>();
   }
   double number(const char* key, double otherwise) const {
-    const Json* value = find(key);
+    const OrderedJson* value = find(key);
     if (value == nullptr) return otherwise;
     if (!value->is_number()) wrong(key, *value, "a number");
     return value->get<double>();
   }
   std::string text(const char* key, std::string_view otherwise) const {
-    const Json* value = find(key);
+    const OrderedJson* value = find(key);
     if (value == nullptr) return std::string(otherwise);
     if (!value->is_string()) wrong(key, *value, "a string");
     return value->get<std::string>();
   }
   /// One number for all channels, or three.
   std::array<double, 3> channels(const char* key, std::array<double, 3> otherwise) const {
-    const Json* value = find(key);
+    const OrderedJson* value = find(key);
     if (value == nullptr) return otherwise;
     if (value->is_number()) return {value->get<double>(), value->get<double>(), value->get<double>()};
     if (!value->is_array() || value->size() != 3) wrong(key, *value, "three numbers");
@@ -60,14 +58,14 @@ class Keys {
     }
     return result;
   }
-  [[noreturn]] void wrong(const char* key, const Json& found, std::string_view expected) const {
-    std::string shown = found.dump(-1, ' ', false, Json::error_handler_t::replace);
+  [[noreturn]] void wrong(const char* key, const OrderedJson& found, std::string_view expected) const {
+    std::string shown = found.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
     if (shown.size() > 60) shown = shown.substr(0, 60) + "...";
     fail(ErrorKind::bad_file, "{}: {} is {}, expected {}", source_, key, shown, expected);
   }
 
  private:
-  const Json& object_;
+  const OrderedJson& object_;
   std::string_view source_;
 };
 
@@ -103,7 +101,7 @@ void read_qwen(const Keys& keys, std::string_view source, ImageProcessorConfig& 
   config.merge_size = static_cast<std::uint32_t>(keys.count("merge_size", 2, 8));
   config.min_pixels = 56 * 56;
   config.max_pixels = 28 * 28 * 1280;
-  if (const Json* size = keys.find("size"); size != nullptr) {
+  if (const OrderedJson* size = keys.find("size"); size != nullptr) {
     if (!size->is_object()) keys.wrong("size", *size, "an object with shortest_edge and longest_edge");
     const Keys inner(*size, source);
     config.min_pixels =
@@ -143,18 +141,11 @@ DownsampleMode parse_downsample_mode(std::string_view text) {
 }
 
 ImageProcessorConfig ImageProcessorConfig::from_json(std::string_view text, std::string_view source) {
-  // A depth-limited parse: nlohmann recurses nowhere, but its destructor would on a deep array.
-  const Json root = Json::parse(
-      text,
-      [&](int depth, Json::parse_event_t, Json&) {
-        if (depth > 16)
-          fail(ErrorKind::bad_file, "{}: nested too deeply for a processor configuration", source);
-        return true;
-      },
-      false);
+  constexpr int kMostDepth = 16;
+  const OrderedJson root = parse_json(text, source, ErrorKind::bad_file, kMostDepth);
   if (!root.is_object()) fail(ErrorKind::bad_file, "{}: not a JSON object", source);
   const auto inner = root.find("image_processor");  // processor_config.json of transformers 5
-  const Json& object = inner != root.end() && inner->is_object() ? *inner : root;
+  const OrderedJson& object = inner != root.end() && inner->is_object() ? *inner : root;
   const Keys keys(object, source);
 
   ImageProcessorConfig config;
@@ -188,7 +179,7 @@ ImageProcessorConfig ImageProcessorConfig::from_json(std::string_view text, std:
 }
 
 std::string ImageProcessorConfig::to_json() const {
-  Json json;
+  OrderedJson json;
   const bool qwen = kind == ImageProcessorKind::qwen;
   json["image_processor_type"] = qwen ? "Qwen2VLImageProcessor" : "MiniCPMV4_6ImageProcessor";
   json["patch_size"] = patch_size;

@@ -1,8 +1,7 @@
 // Builds a Tokenizer from tokenizer.json (+ tokenizer_config.json) or from GGUF metadata. Whatever the tokenizer would
 // not reproduce exactly is refused here, by name.
-#include <nlohmann/json.hpp>
-
 #include "base/check.h"
+#include "base/json.h"
 #include "text/byte_alphabet.h"
 #include "text/tokenizer.h"
 
@@ -80,8 +79,8 @@ class TokenizerBuilder {
 namespace {
 
 json parse(std::string_view text, std::string_view file) {
-  json value = json::parse(text, nullptr, false);
-  if (value.is_discarded() || !value.is_object()) fail(ErrorKind::bad_file, "{} is not a JSON object", file);
+  json value = parse_sorted_json(text, file);  // the vocabulary is one object
+  if (!value.is_object()) fail(ErrorKind::bad_file, "{} is not a JSON object", file);
   return value;
 }
 
