@@ -1,6 +1,7 @@
 // heirloom verify: stage by stage against the reference implementation's dumps.
 #include <cstdio>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/command_options.h"
@@ -21,6 +22,7 @@ struct VerifyArguments {
 Json to_json(const tools::StageResult& stage) {
   Json json{{"dump", stage.dump}, {"name", stage.name}, {"max_abs", stage.max_abs}, {"max_ref", stage.max_ref},
             {"rel_l2", stage.rel_l2}, {"ok", stage.ok}};
+  if (stage.kl) json["kl"] = *stage.kl;
   if (!stage.note.empty()) json["note"] = stage.note;
   return json;
 }
@@ -45,9 +47,9 @@ int run(const VerifyArguments& arguments) {
     int failed = 0;
     for (const tools::StageResult& stage : report.stages) {
       failed += !stage.ok;
-      std::printf("%s %-28s %-32s max_abs %.2e  max_ref %.2e  rel_l2 %.2e%s%s\n", stage.ok ? "ok  " : "FAIL",
+      std::printf("%s %-28s %-32s max_abs %.2e  max_ref %.2e  rel_l2 %.2e%s%s%s\n", stage.ok ? "ok  " : "FAIL",
                   stage.dump.c_str(), stage.name.c_str(), stage.max_abs, stage.max_ref, stage.rel_l2,
-                  stage.note.empty() ? "" : "  ", stage.note.c_str());
+                  stage.kl ? fmt::format("  KL {:.2e}", *stage.kl).c_str() : "", stage.note.empty() ? "" : "  ", stage.note.c_str());
     }
     std::printf("%zu stages, %d failed, tolerance %g\n", report.stages.size(), failed, arguments.tolerance);
     if (worst != nullptr) std::printf("worst: %s %s\n", worst->dump.c_str(), worst->name.c_str());

@@ -105,6 +105,27 @@ void compare_floats(const std::vector<float>& ours, const std::vector<float>& re
   result.ok = result.max_abs <= tolerance * std::max(0.1, result.max_ref) && result.rel_l2 <= tolerance;
 }
 
+/// Mean over rows of `width` logits of KL(softmax(reference) || softmax(ours)), in nats.
+double mean_kl(const std::vector<float>& ours, const std::vector<float>& reference, std::size_t width) {
+  const auto log_sum = [&](const std::vector<float>& logits, std::size_t row) {
+    const auto first = logits.begin() + static_cast<std::ptrdiff_t>(row * width);
+    const double largest = *std::max_element(first, first + static_cast<std::ptrdiff_t>(width));
+    double sum = 0;
+    for (std::size_t i = 0; i < width; ++i) sum += std::exp(first[static_cast<std::ptrdiff_t>(i)] - largest);
+    return largest + std::log(sum);
+  };
+  double total = 0;
+  const std::size_t rows = reference.size() / width;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const double theirs = log_sum(reference, row), mine = log_sum(ours, row);
+    for (std::size_t i = row * width; i < (row + 1) * width; ++i) {
+      const double log_p = reference[i] - theirs;
+      total += std::exp(log_p) * (log_p - (ours[i] - mine));
+    }
+  }
+  return total / static_cast<double>(std::max<std::size_t>(rows, 1));
+}
+
 void compare_ints(const std::vector<std::int32_t>& ours, const std::vector<std::int32_t>& reference, StageResult& result) {
   std::size_t different = 0;
   for (std::size_t i = 0; i < reference.size(); ++i) {
@@ -315,7 +336,10 @@ class DumpRun {
                                 : fmt::format("{} values, the reference has {} {}", size, reference.elements(),
                                               shape_string(reference.shape));
       } else if (floating) {
-        compare_floats(floats->second, dump_floats(reference), options_.tolerance, result);
+        const std::vector<float> theirs = dump_floats(reference);
+        compare_floats(floats->second, theirs, options_.tolerance, result);
+        const auto vocab = static_cast<std::uint64_t>(model_.config().text.vocab_size);
+        if (name.find("logits") != std::string::npos && reference.cols() == vocab) result.kl = mean_kl(floats->second, theirs, vocab);
       } else {
         compare_ints(ints->second, dump_ints(reference), result);
         if (name.ends_with("decode_tokens")) result.ok = produced_.tokens_ok_.value_or(false);

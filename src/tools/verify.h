@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct VerifyOptions {
 struct StageResult {
   std::string dump, name;
   double max_abs = 0, max_ref = 0, rel_l2 = 0;
+  std::optional<double> kl;  // logits only: mean over rows of KL(reference's next-token distribution || ours), nats
   bool ok = false;
   std::string note;
 };
