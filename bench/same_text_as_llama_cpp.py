@@ -2,9 +2,9 @@
 """Greedy answers of a GGUF that heirloom wrote, in llama.cpp and here: the same text?
 
   same_text_as_llama_cpp.py --heirloom build/release/heirloom --llama WORK/bin/llama-completion --model FOLDER ITEMS.jsonl...
-      [--type q8_0] [--limit 40]
+      [--type q8_0] [--prune 0.75] [--limit 40]
 
-FOLDER is a Hugging Face folder; its language model is written with `quantize --text-only` and asked the text-only items (rendered
+FOLDER is a Hugging Face folder; its language model is written with `quantize --text-only` (with --prune: `prune --text-only`) and asked the text-only items (rendered
 with the folder's chat template by Python's jinja2). Needs: pip install jinja2.
 """
 import argparse
@@ -29,6 +29,7 @@ def main():
     parser.add_argument("--llama", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--type", default="q8_0")
+    parser.add_argument("--prune", type=float, help="share of the experts to keep")
     parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("items", nargs="+")
     args = parser.parse_args()
@@ -40,7 +41,9 @@ def main():
     same = 0
     with tempfile.TemporaryDirectory() as folder:
         gguf = os.path.join(folder, "model.gguf")
-        subprocess.run([args.heirloom, "quantize", args.model, gguf, "--type", args.type, "--text-only", "--log-level", "error"], check=True)
+        command = ["prune", "--keep", str(args.prune)] if args.prune else ["quantize"]
+        subprocess.run([args.heirloom, *command, args.model, gguf, "--type", args.type, "--text-only", "--log-level", "error"], check=True,
+                       stdout=subprocess.DEVNULL)
         for item in items:
             prompt = render(template, item)
             ours = subprocess.run([args.heirloom, "run", gguf, "--raw", "-p", prompt, "-n", "96", "--temperature", "0", "--log-level", "error"],

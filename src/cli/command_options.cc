@@ -76,6 +76,12 @@ SamplingParams SamplingOptions::over(SamplingParams params) const {
   return params;
 }
 
+DType writable_type(const std::string& name, const char* option) {
+  const std::optional<DType> type = parse_dtype(name);
+  if (!type) fail(ErrorKind::usage, "{} {}: unknown type; use one of {}", option, name, kWritableTypes);
+  return *type;
+}
+
 std::uint64_t parse_size(const std::string& text, const std::string& option) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

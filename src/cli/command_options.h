@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "heirloom/engine.h"
 
 namespace heirloom::cli {
@@ -35,6 +37,11 @@ struct SamplingOptions {
 };
 void add_sampling_options(CLI::App& command, SamplingOptions& options);
 
+/// Weight types that quantize and prune write, for help texts.
+inline constexpr std::string_view kWritableTypes = "q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, mxfp4, f16, bf16, f32";
+/// One of them by name. Error{usage} naming `option`.
+DType writable_type(const std::string& name, const char* option);
+
 /// "6GiB", "512M", "1.5g", "1000000" -> bytes. Error{usage}.
 std::uint64_t parse_size(const std::string& text, const std::string& option);
 
@@ -48,6 +55,7 @@ void add_serve_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_eval_command(CLI::App& app, Action& action);
 void add_quantize_command(CLI::App& app, Action& action);
+void add_prune_command(CLI::App& app, Action& action);
 void add_bench_command(CLI::App& app, Action& action);
 
 }  // namespace heirloom::cli

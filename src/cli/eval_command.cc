@@ -1,6 +1,5 @@
 // heirloom eval: asks every item of question files greedily and counts right answers per task.
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <thread>
 
@@ -9,8 +8,8 @@
 #include "base/log.h"
 #include "cli/command_options.h"
 #include "cli/interrupt.h"
-#include "cli/pictures.h"
 #include "cli/progress.h"
+#include "cli/question_file.h"
 
 namespace heirloom::cli {
 namespace {
@@ -24,9 +23,7 @@ struct EvalArguments {
 };
 
 struct Item {
-  std::string id, task, key, where;
-  Json json;
-  std::filesystem::path folder;
+  Question question;
   std::shared_ptr<RequestHandle> handle;
 };
 
@@ -34,51 +31,11 @@ struct Score {
   int n = 0, right = 0;
 };
 
-std::vector<Item> read_items(const std::vector<std::string>& files) {
-  std::vector<Item> items;
-  for (const std::string& file : files) {
-    std::ifstream stream(file);
-    if (!stream) fail(ErrorKind::bad_file, "{}: cannot open; expected a .jsonl file of questions", file);
-    std::string line;
-    for (int number = 1; std::getline(stream, line); ++number) {
-      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      Item item;
-      item.where = fmt::format("{}:{}", file, number);
-      item.json = parse_json(line, item.where);
-      if (!item.json.is_object() || !item.json.contains("messages")) {
-        fail(ErrorKind::bad_file, "{}: expected an object with \"messages\"", item.where);
-      }
-      item.id = item.json.value("id", item.where);
-      item.task = item.json.value("task", std::filesystem::path(file).stem().string());
-      item.key = item.json.value("key", item.json.value("expected", ""));
-      item.folder = std::filesystem::path(file).parent_path();
-      items.push_back(std::move(item));
-    }
-  }
-  if (items.empty()) fail(ErrorKind::usage, "no questions in the given files");
-  return items;
-}
-
-/// The item's one picture stands as {"type": "image"} in the messages and as a path beside them.
-Request make_request(const Item& item) {
-  Json conversation = item.json;
-  if (conversation.contains("image") && conversation["image"].is_string()) {
-    for (Json& message : conversation["messages"]) {
-      if (!message.contains("content") || !message["content"].is_array()) continue;
-      for (Json& part : message["content"]) {
-        if (part.is_object() && part.value("type", "") == "image" && !part.contains("image")) part["image"] = conversation["image"];
-      }
-    }
-  }
-  Request request;
-  read_conversation(conversation, item.folder, item.where, request);
-  return request;
-}
-
 int run(const EvalArguments& arguments) {
   EngineOptions options = arguments.common.engine_options(arguments.model);
   options.parallel = arguments.parallel;
-  std::vector<Item> items = read_items(arguments.files);
+  std::vector<Item> items;
+  for (Question& question : read_questions(arguments.files)) items.push_back({std::move(question), nullptr});
   const std::unique_ptr<Engine> engine = Engine::load(options);
   catch_interrupts();
   const auto progress = progress_bar();
@@ -89,23 +46,24 @@ int run(const EvalArguments& arguments) {
   std::size_t submitted = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     for (; submitted < items.size() && submitted < i + ahead; ++submitted) {
-      items[submitted].handle = engine->submit(make_request(items[submitted]), {}, {});
+      items[submitted].handle = engine->submit(make_request(items[submitted].question), {}, {});
     }
     Item& item = items[i];
+    const Question& question = item.question;
     while (!item.handle->finished()) {
       if (take_interrupt()) throw Error(ErrorKind::cancelled, "interrupted");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     const RequestResult& result = item.handle->wait();
-    if (result.error) throw result.error->wrap(item.where);
-    const bool right = result.text.find(item.key) != std::string::npos;
-    Score& score = scores[item.task];
+    if (result.error) throw result.error->wrap(question.where);
+    const bool right = result.text.find(question.key) != std::string::npos;
+    Score& score = scores[question.task];
     ++score.n;
     ++total.n;
     score.right += right;
     total.right += right;
     if (arguments.json) {
-      const Json line{{"id", item.id}, {"task", item.task}, {"text", result.text}, {"token_ids", result.token_ids}};
+      const Json line{{"id", question.id}, {"task", question.task}, {"text", result.text}, {"token_ids", result.token_ids}};
       std::printf("%s\n", line.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     }
     if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(items.size()), "eval");

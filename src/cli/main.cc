@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   cli::add_eval_command(app, action);
   cli::add_verify_command(app, action);
   cli::add_quantize_command(app, action);
+  cli::add_prune_command(app, action);
   cli::add_bench_command(app, action);
   cli::add_info_command(app, action);
   cli::add_tokenize_command(app, action);

@@ -17,21 +17,12 @@ struct QuantizeArguments {
   int threads = 0;
 };
 
-DType type_option(const std::string& name, const char* option) {
-  const std::optional<DType> type = parse_dtype(name);
-  if (!type) {
-    fail(ErrorKind::usage, "{} {}: unknown type; use q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, mxfp4, f16, bf16 or f32", option,
-         name);
-  }
-  return *type;
-}
-
 int run(const QuantizeArguments& arguments) {
   log::set_level(log::parse_level(arguments.log_level));
   tools::QuantizeOptions options;
-  options.type = type_option(arguments.type, "--type");
-  if (!arguments.head_type.empty()) options.head_type = type_option(arguments.head_type, "--head-type");
-  if (!arguments.vision_type.empty()) options.vision_type = type_option(arguments.vision_type, "--vision-type");
+  options.type = writable_type(arguments.type, "--type");
+  if (!arguments.head_type.empty()) options.head_type = writable_type(arguments.head_type, "--head-type");
+  if (!arguments.vision_type.empty()) options.vision_type = writable_type(arguments.vision_type, "--vision-type");
   options.text_only = arguments.text_only;
   options.vision_output = arguments.vision_output;
   options.threads = arguments.threads;
@@ -51,7 +42,7 @@ void add_quantize_command(CLI::App& app, Action& action) {
   command->add_option("IN", arguments->model, "any model: a .gguf file, a Hugging Face folder, or a bundled name")->required();
   command->add_option("OUT", arguments->output, "the .gguf file to write")->required();
   command->add_option("--mmproj", arguments->mmproj, "vision part of a .gguf model in a file of its own");
-  command->add_option("--type", arguments->type, "q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, mxfp4, f16, bf16, f32")->capture_default_str();
+  command->add_option("--type", arguments->type, std::string(kWritableTypes))->capture_default_str();
   command->add_option("--head-type", arguments->head_type, "type of the logit matrix; default q6_k beside 4-bit types, else --type");
   command->add_option("--vision-type", arguments->vision_type, "type of the vision part's matrices; default f16 beside quantised types");
   command->add_flag("--text-only", arguments->text_only, "leave the vision part out");

@@ -27,17 +27,21 @@ std::vector<fs::path> model_folders() {
 
 std::vector<std::string> bundled_model_names() { return {"demo-vl", "demo-moe"}; }
 
-fs::path find_model(const std::string& model) {
-  const std::vector<std::string> names = bundled_model_names();
-  if (std::find(names.begin(), names.end(), model) == names.end()) return model;
+fs::path find_bundled_file(const std::string& file) {
   std::string tried;
   for (const fs::path& folder : model_folders()) {
-    const fs::path candidate = folder / (model + ".gguf");
+    const fs::path candidate = folder / file;
     std::error_code error;
     if (fs::exists(candidate, error)) return candidate;
     tried += (tried.empty() ? "" : ", ") + folder.string();
   }
-  fail(ErrorKind::bad_file, "{}: this bundled model is not installed; looked in {}", model, tried);
+  fail(ErrorKind::bad_file, "{}: this part of the program is not installed; looked in {}", file, tried);
+}
+
+fs::path find_model(const std::string& model) {
+  const std::vector<std::string> names = bundled_model_names();
+  if (std::find(names.begin(), names.end(), model) == names.end()) return model;
+  return find_bundled_file(model + ".gguf");
 }
 
 }  // namespace heirloom

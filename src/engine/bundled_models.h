@@ -1,4 +1,4 @@
-// Models by name: the two demo models that come with the program.
+// What comes with the program: the two demo models by name, and the calibration sets of `prune`.
 #pragma once
 
 #include <filesystem>
@@ -14,5 +14,7 @@ std::vector<std::string> bundled_model_names();
 /// share/heirloom/models beside the folder of the executable. Error{bad_file} naming the places for a bundled name whose
 /// file is missing.
 std::filesystem::path find_model(const std::string& model);
+/// A file of those folders by its path inside them. Error{bad_file} naming the places when it is missing.
+std::filesystem::path find_bundled_file(const std::string& file);
 
 }  // namespace heirloom

@@ -6,9 +6,40 @@
 
 namespace heirloom::model {
 
+HybridDecoder::HybridDecoder(ops::Backend& backend, const TextConfig& config)
+    : backend_(backend), config_(config), scratch_(backend) {
+  // rope_theta^(i / rotary_dim) in float32, as torch computes it.
+  for (int i = 0; i < config.rotary_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(config.rotary_dim);
+    inverse_frequencies_.push_back(1.0f / std::pow(static_cast<float>(config.rope_theta), exponent));
+  }
+}
+
 HybridDecoder::HybridDecoder(ops::Backend& backend, const TextConfig& config, const WeightReader& weights,
                              const LoadProgress& progress)
-    : backend_(backend), config_(config), scratch_(backend) {
+    : HybridDecoder(backend, config) {
+  const auto matrix = [&](const std::string& name) {
+    return weights.load(backend, weights.matrix(name, config.vocab_size, config.hidden_size));
+  };
+  embedding_ = matrix("token_embd.weight");
+  if (!config.tie_word_embeddings) head_ = matrix("output.weight");
+  final_norm_ = weights.load_values(backend, "output_norm.weight", config.hidden_size);
+  int gdn_layers = 0, attention_layers = 0;
+  for (int i = 0; i < config.num_layers; ++i) {
+    Layer& layer = layers_.emplace_back(bind_layer(weights, i));
+    layer.state_index = layer.type == LayerType::linear_attention ? gdn_layers++ : attention_layers++;
+    if (progress) progress(static_cast<double>(i + 1) / config.num_layers);
+  }
+}
+
+void HybridDecoder::load_layer(const WeightReader& weights, int index) {
+  layers_.clear();  // before the next one is bound: there may be no room for two
+  layers_.push_back(bind_layer(weights, index));
+  held_layer_ = index;
+}
+
+HybridDecoder::Layer HybridDecoder::bind_layer(const WeightReader& weights, int index) const {
+  const TextConfig& config = config_;
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t key_dim = static_cast<std::int64_t>(config.linear_num_k_heads) * config.linear_head_k_dim;
   const std::int64_t value_dim = static_cast<std::int64_t>(config.linear_num_v_heads) * config.linear_head_v_dim;
@@ -16,69 +47,53 @@ HybridDecoder::HybridDecoder(ops::Backend& backend, const TextConfig& config, co
   const std::int64_t kv_dim = static_cast<std::int64_t>(config.num_kv_heads) * config.head_dim;
 
   const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t cols) {
-    return weights.load(backend, weights.matrix(name, rows, cols));
+    return weights.load(backend_, weights.matrix(name, rows, cols));
   };
   const auto values = [&](const std::string& name, std::int64_t count) {
-    return weights.load_values(backend, name, count);
+    return weights.load_values(backend_, name, count);
   };
-
-  // rope_theta^(i / rotary_dim) in float32, as torch computes it.
-  for (int i = 0; i < config.rotary_dim; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(config.rotary_dim);
-    inverse_frequencies_.push_back(1.0f / std::pow(static_cast<float>(config.rope_theta), exponent));
+  const std::string name = "blk." + std::to_string(index) + ".";
+  Layer layer;
+  layer.type = config.layer_types[static_cast<std::size_t>(index)];
+  layer.input_norm = values(name + "attn_norm.weight", hidden);
+  layer.post_attention_norm = values(name + "post_attention_norm.weight", hidden);
+  if (layer.type == LayerType::linear_attention) {
+    layer.gdn.qkv = matrix(name + "attn_qkv.weight", 2 * key_dim + value_dim, hidden);
+    layer.gdn.z = matrix(name + "attn_gate.weight", value_dim, hidden);
+    layer.gdn.a = matrix(name + "ssm_alpha.weight", config.linear_num_v_heads, hidden);
+    layer.gdn.b = matrix(name + "ssm_beta.weight", config.linear_num_v_heads, hidden);
+    layer.gdn.out = matrix(name + "ssm_out.weight", hidden, value_dim);
+    layer.gdn.conv = values(name + "ssm_conv1d.weight", (2 * key_dim + value_dim) * config.linear_conv_kernel);
+    layer.gdn.dt_bias = values(name + "ssm_dt.bias", config.linear_num_v_heads);
+    layer.gdn.neg_exp_a = values(name + "ssm_a", config.linear_num_v_heads);
+    layer.gdn.norm = values(name + "ssm_norm.weight", config.linear_head_v_dim);
+  } else {
+    layer.attention.q_gate = matrix(name + "attn_q.weight", 2 * q_dim, hidden);
+    layer.attention.k = matrix(name + "attn_k.weight", kv_dim, hidden);
+    layer.attention.v = matrix(name + "attn_v.weight", kv_dim, hidden);
+    layer.attention.out = matrix(name + "attn_output.weight", hidden, q_dim);
+    layer.attention.q_norm = values(name + "attn_q_norm.weight", config.head_dim);
+    layer.attention.k_norm = values(name + "attn_k_norm.weight", config.head_dim);
   }
-
-  embedding_ = matrix("token_embd.weight", config.vocab_size, hidden);
-  if (!config.tie_word_embeddings) head_ = matrix("output.weight", config.vocab_size, hidden);
-  final_norm_ = values("output_norm.weight", hidden);
-
-  int gdn_layers = 0, attention_layers = 0;
-  for (int i = 0; i < config.num_layers; ++i) {
-    const std::string name = "blk." + std::to_string(i) + ".";
-    Layer& layer = layers_.emplace_back();
-    layer.type = config.layer_types[static_cast<std::size_t>(i)];
-    layer.input_norm = values(name + "attn_norm.weight", hidden);
-    layer.post_attention_norm = values(name + "post_attention_norm.weight", hidden);
-    if (layer.type == LayerType::linear_attention) {
-      layer.state_index = gdn_layers++;
-      layer.gdn.qkv = matrix(name + "attn_qkv.weight", 2 * key_dim + value_dim, hidden);
-      layer.gdn.z = matrix(name + "attn_gate.weight", value_dim, hidden);
-      layer.gdn.a = matrix(name + "ssm_alpha.weight", config.linear_num_v_heads, hidden);
-      layer.gdn.b = matrix(name + "ssm_beta.weight", config.linear_num_v_heads, hidden);
-      layer.gdn.out = matrix(name + "ssm_out.weight", hidden, value_dim);
-      layer.gdn.conv = values(name + "ssm_conv1d.weight", (2 * key_dim + value_dim) * config.linear_conv_kernel);
-      layer.gdn.dt_bias = values(name + "ssm_dt.bias", config.linear_num_v_heads);
-      layer.gdn.neg_exp_a = values(name + "ssm_a", config.linear_num_v_heads);
-      layer.gdn.norm = values(name + "ssm_norm.weight", config.linear_head_v_dim);
-    } else {
-      layer.state_index = attention_layers++;
-      layer.attention.q_gate = matrix(name + "attn_q.weight", 2 * q_dim, hidden);
-      layer.attention.k = matrix(name + "attn_k.weight", kv_dim, hidden);
-      layer.attention.v = matrix(name + "attn_v.weight", kv_dim, hidden);
-      layer.attention.out = matrix(name + "attn_output.weight", hidden, q_dim);
-      layer.attention.q_norm = values(name + "attn_q_norm.weight", config.head_dim);
-      layer.attention.k_norm = values(name + "attn_k_norm.weight", config.head_dim);
-    }
-    if (config.num_experts == 0) {
-      layer.ffn.gate = matrix(name + "ffn_gate.weight", config.intermediate_size, hidden);
-      layer.ffn.up = matrix(name + "ffn_up.weight", config.intermediate_size, hidden);
-      layer.ffn.down = matrix(name + "ffn_down.weight", hidden, config.intermediate_size);
-    } else {
-      const std::int64_t inner = config.moe_intermediate_size, shared = config.shared_expert_intermediate_size;
-      layer.moe.router = matrix(name + "ffn_gate_inp.weight", config.num_experts, hidden);
-      layer.moe.gate =
-          weights.load(backend, weights.experts(name + "ffn_gate_exps.weight", config.num_experts, inner, hidden));
-      layer.moe.up =
-          weights.load(backend, weights.experts(name + "ffn_up_exps.weight", config.num_experts, inner, hidden));
-      layer.moe.down =
-          weights.load(backend, weights.experts(name + "ffn_down_exps.weight", config.num_experts, hidden, inner));
-      layer.moe.shared_router = matrix(name + "ffn_gate_inp_shexp.weight", 1, hidden);
-      layer.moe.shared_gate = matrix(name + "ffn_gate_shexp.weight", shared, hidden);
-      layer.moe.shared_up = matrix(name + "ffn_up_shexp.weight", shared, hidden);
-      layer.moe.shared_down = matrix(name + "ffn_down_shexp.weight", hidden, shared);
-    }
-    if (progress) progress(static_cast<double>(i + 1) / config.num_layers);
+  if (config.num_experts == 0) {
+    layer.ffn.gate = matrix(name + "ffn_gate.weight", config.intermediate_size, hidden);
+    layer.ffn.up = matrix(name + "ffn_up.weight", config.intermediate_size, hidden);
+    layer.ffn.down = matrix(name + "ffn_down.weight", hidden, config.intermediate_size);
+  } else {
+    const std::int64_t inner = config.moe_intermediate_size, shared = config.shared_expert_intermediate_size;
+    layer.moe.router = matrix(name + "ffn_gate_inp.weight", config.num_experts, hidden);
+    layer.moe.gate =
+        weights.load(backend_, weights.experts(name + "ffn_gate_exps.weight", config.num_experts, inner, hidden));
+    layer.moe.up =
+        weights.load(backend_, weights.experts(name + "ffn_up_exps.weight", config.num_experts, inner, hidden));
+    layer.moe.down =
+        weights.load(backend_, weights.experts(name + "ffn_down_exps.weight", config.num_experts, hidden, inner));
+    layer.moe.shared_router = matrix(name + "ffn_gate_inp_shexp.weight", 1, hidden);
+    layer.moe.shared_gate = matrix(name + "ffn_gate_shexp.weight", shared, hidden);
+    layer.moe.shared_up = matrix(name + "ffn_up_shexp.weight", shared, hidden);
+    layer.moe.shared_down = matrix(name + "ffn_down_shexp.weight", hidden, shared);
   }
+  return layer;
 }
 
 std::uint64_t HybridDecoder::weight_bytes() const {

@@ -97,13 +97,7 @@ StepOutput HybridDecoder::forward(const StepInput& input, Taps* taps) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       const std::string name = emit ? layer_name(i) : std::string();
-      if (layer.type == LayerType::linear_attention) {
-        gdn_layer(layer, name, normed, delta, emit);
-      } else {
-        attention_layer(layer, name, normed, delta, emit);
-      }
-      backend_.add_rms_norm(hidden, delta, layer.post_attention_norm.f32(), config_.rms_norm_eps, normed);
-      ffn(layer, name, normed, delta, emit);
+      layer_step(layer, name, hidden, normed, delta, emit);
       const float* next_norm = i + 1 < layers_.size() ? layers_[i + 1].input_norm.f32() : final_norm_.f32();
       backend_.add_rms_norm(hidden, delta, next_norm, config_.rms_norm_eps, normed);
       emit.matrix(name + ".out", hidden);
@@ -117,6 +111,41 @@ StepOutput HybridDecoder::forward(const StepInput& input, Taps* taps) {
   }
   backend_.end_step();
   return output;
+}
+
+ops::StateShape HybridDecoder::layer_state_shape(DType kv_type) const {
+  ops::StateShape shape = state_shape(kv_type);
+  const bool gdn = layers_.front().type == LayerType::linear_attention;
+  shape.num_gdn_layers = gdn ? 1 : 0;
+  shape.num_attention_layers = gdn ? 0 : 1;
+  return shape;
+}
+
+void HybridDecoder::run_layer(const StepInput& input, ops::Matrix hidden, Taps* taps) {
+  HEIRLOOM_CHECK(held_layer_ >= 0 && hidden.rows == input.plan.num_rows);
+  const Layer& layer = layers_.front();
+  TapEmitter emit(backend_, taps);
+  scratch_.reset();
+  upload_rope(input);
+  const ops::Matrix normed = scratch_.matrix(hidden.rows, hidden.cols);
+  const ops::Matrix delta = scratch_.matrix(hidden.rows, hidden.cols);
+  backend_.begin_step(input.plan, 0);
+  backend_.rms_norm(hidden, layer.input_norm.f32(), config_.rms_norm_eps, normed);
+  layer_step(layer, layer_name(static_cast<std::size_t>(held_layer_)), hidden, normed, delta, emit);
+  backend_.add(hidden, delta);
+  backend_.end_step();
+}
+
+/// A layer without the norm in front of it and the addition behind it, which the next layer's norm is fused with.
+void HybridDecoder::layer_step(const Layer& layer, const std::string& name, ops::Matrix hidden, ops::Matrix normed,
+                               ops::Matrix delta, TapEmitter& emit) {
+  if (layer.type == LayerType::linear_attention) {
+    gdn_layer(layer, name, normed, delta, emit);
+  } else {
+    attention_layer(layer, name, normed, delta, emit);
+  }
+  backend_.add_rms_norm(hidden, delta, layer.post_attention_norm.f32(), config_.rms_norm_eps, normed);
+  ffn(layer, name, normed, delta, emit);
 }
 
 void HybridDecoder::gdn_layer(const Layer& layer, const std::string& name, ops::Matrix in, ops::Matrix out,
@@ -233,28 +262,24 @@ void HybridDecoder::ffn(const Layer& layer, const std::string& name, ops::Matrix
                                   moe.shared_down.get(), moe.shared_router.get(), config_.num_experts_per_token};
     ops::MoeTaps taps;
     const std::int64_t rows = in.rows, top_k = config_.num_experts_per_token;
-    const bool tapped = emit.wants(prefix + "router_logits");
-    if (tapped) {
-      taps.router_logits = scratch_.floats(rows * config_.num_experts);
-      taps.topk_weights = scratch_.floats(rows * top_k);
-      taps.topk_indices = reinterpret_cast<std::int32_t*>(scratch_.floats(rows * top_k));
-      taps.experts = scratch_.floats(rows * in.cols);
-      taps.shared_expert = scratch_.floats(rows * in.cols);
-      taps.shared_gate_logit = scratch_.floats(rows);
-      if (emit.wants(prefix + "expert_out_norm")) taps.expert_out_norm = scratch_.floats(rows * top_k);
-    }
-    backend_.moe_ffn(in, weights, out, tapped ? &taps : nullptr);
-    if (tapped) {
-      emit.floats(prefix + "router_logits", taps.router_logits, {rows, config_.num_experts});
-      emit.ints(prefix + "topk_indices", taps.topk_indices, {rows, top_k});
-      emit.floats(prefix + "topk_weights", taps.topk_weights, {rows, top_k});
-      emit.floats(prefix + "experts", taps.experts, {rows, in.cols});
-      emit.floats(prefix + "shared_expert", taps.shared_expert, {rows, in.cols});
-      emit.floats(prefix + "shared_gate_logit", taps.shared_gate_logit, {rows, 1});
-      if (taps.expert_out_norm != nullptr) {
-        emit.floats(prefix + "expert_out_norm", taps.expert_out_norm, {rows, top_k});
-      }
-    }
+    const auto tap = [&](const char* stage, std::int64_t count) {
+      return emit.wants(prefix + stage) ? scratch_.floats(count) : nullptr;
+    };
+    taps.router_logits = tap("router_logits", rows * config_.num_experts);
+    taps.topk_indices = reinterpret_cast<std::int32_t*>(tap("topk_indices", rows * top_k));
+    taps.topk_weights = tap("topk_weights", rows * top_k);
+    taps.experts = tap("experts", rows * in.cols);
+    taps.shared_expert = tap("shared_expert", rows * in.cols);
+    taps.shared_gate_logit = tap("shared_gate_logit", rows);
+    taps.expert_out_norm = tap("expert_out_norm", rows * top_k);
+    backend_.moe_ffn(in, weights, out, emit ? &taps : nullptr);
+    emit.floats(prefix + "router_logits", taps.router_logits, {rows, config_.num_experts});
+    emit.ints(prefix + "topk_indices", taps.topk_indices, {rows, top_k});
+    emit.floats(prefix + "topk_weights", taps.topk_weights, {rows, top_k});
+    emit.floats(prefix + "experts", taps.experts, {rows, in.cols});
+    emit.floats(prefix + "shared_expert", taps.shared_expert, {rows, in.cols});
+    emit.floats(prefix + "shared_gate_logit", taps.shared_gate_logit, {rows, 1});
+    emit.floats(prefix + "expert_out_norm", taps.expert_out_norm, {rows, top_k});
   }
   emit.matrix(prefix + "out", out);
 }

@@ -21,6 +21,15 @@ class HybridDecoder {
   /// or a shape that the config does not ask for.
   HybridDecoder(ops::Backend& backend, const TextConfig& config, const WeightReader& weights,
                 const LoadProgress& progress);
+  /// A decoder without weights, for passes over models larger than memory (layer_stream.h): load_layer and run_layer only.
+  HybridDecoder(ops::Backend& backend, const TextConfig& config);
+
+  /// Binds layer `index` in place of the one held before.
+  void load_layer(const WeightReader& weights, int index);
+  /// Runs `hidden` [input.plan.num_rows, hidden_size] in place through the layer held. The plan's states are those of this
+  /// one layer (layer_state_shape); of `input`, the plan and the positions are read.
+  void run_layer(const StepInput& input, ops::Matrix hidden, Taps* taps);
+  ops::StateShape layer_state_shape(DType kv_type) const;
 
   StepOutput forward(const StepInput& input, Taps* taps);
   ops::StateShape state_shape(DType kv_type) const;
@@ -56,6 +65,9 @@ class HybridDecoder {
     MoeFfn moe;
   };
 
+  Layer bind_layer(const WeightReader& weights, int index) const;
+  void layer_step(const Layer& layer, const std::string& name, ops::Matrix hidden, ops::Matrix normed, ops::Matrix delta,
+                  TapEmitter& emit);
   static std::vector<const WeightPtr*> layer_weights(const Layer& layer);
   template <typename Measure>
   std::uint64_t active_total(bool with_head, const Measure& measure) const;
@@ -68,6 +80,7 @@ class HybridDecoder {
   ops::Backend& backend_;
   TextConfig config_;
   std::vector<Layer> layers_;
+  int held_layer_ = -1;  // load_layer's index: layers_ is that one layer
   WeightPtr embedding_;
   WeightPtr head_;  // null when tied to the embedding
   ops::Buffer final_norm_;

@@ -1,6 +1,7 @@
 #include "model/tensor_export.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "base/check.h"
@@ -22,6 +23,14 @@ TensorRole role_of(const std::string& name, const TextConfig& text) {
   return TensorRole::linear;
 }
 
+/// The N of blk.N.
+std::size_t layer_of(const std::string& name) {
+  std::size_t layer = 0;
+  const auto [end, error] = std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+  HEIRLOOM_CHECK(name.starts_with("blk.") && error == std::errc());
+  return layer;
+}
+
 }  // namespace
 
 std::int64_t ExportTensor::rows() const {
@@ -30,8 +39,8 @@ std::int64_t ExportTensor::rows() const {
   return rows;
 }
 
-TensorExporter::TensorExporter(const ModelFiles& files)
-    : files_(files), reader_(files.naming, files.config, files.text, files.vision) {
+TensorExporter::TensorExporter(const ModelFiles& files, const ExpertSelection& kept)
+    : files_(files), kept_(kept), reader_(files.naming, files.config, files.text, files.vision) {
   for (const std::string& name : text_tensor_names(files.config)) add(name, false);
   for (const std::string& name : vision_tensor_names(files.config)) {
     if (name == "v.patch_embd.weight" && files.config.family != Family::minicpmv4_6) {
@@ -80,6 +89,7 @@ void TensorExporter::add(const std::string& name, bool vision) {
     source.data = {view.name, view.type, 1, tensor.rows(), tensor.cols(), {{view.data.data(), tensor.rows()}}};
   }
   tensor.source_type = source.data.type;
+  if (!kept_.empty()) keep_experts(name, tensor, source);
   if (files_.naming == WeightReader::Naming::hugging_face && name.find("_exps.") == std::string::npos) {
     const HfName theirs = hf_name(files_.config.family, name).value();
     source.transform = theirs.transform;
@@ -102,6 +112,19 @@ void TensorExporter::add(const std::string& name, bool vision) {
   }
   tensors_.push_back(std::move(tensor));
   sources_.push_back(std::move(source));
+}
+
+// Leaves the slabs of the kept experts: whole matrices of an expert tensor, single rows of the router.
+void TensorExporter::keep_experts(const std::string& name, ExportTensor& tensor, Source& source) const {
+  const bool experts = name.find("_exps.") != std::string::npos;
+  if (!experts && !name.ends_with("ffn_gate_inp.weight")) return;
+  const std::int64_t rows_each = experts ? source.data.rows : 1;
+  std::vector<ops::WeightData::Slab> slabs;
+  const std::vector<std::int64_t>& kept = kept_.at(layer_of(name));
+  for (const std::int64_t expert : kept) slabs.push_back({row_data(source, expert * rows_each), rows_each});
+  source.data.slabs = std::move(slabs);
+  (experts ? source.data.experts : source.data.rows) = static_cast<std::int64_t>(kept.size());
+  tensor.shape.front() = kept.size();
 }
 
 // Qwen's patch embedding has two frames: one [D, 3, 2, P, P] tensor in a checkpoint, two [D, 3, P, P] tensors in a GGUF.
@@ -167,16 +190,15 @@ void TensorExporter::read_rows(std::size_t index, std::int64_t first, std::int64
   }
 }
 
-std::optional<std::span<const std::byte>> TensorExporter::raw(std::size_t index) const {
+std::optional<std::vector<std::span<const std::byte>>> TensorExporter::raw(std::size_t index) const {
   const Source& source = sources_[index];
-  if (source.transform != HfTransform::none || !source.row_map.empty() || !source.column_map.empty() ||
-      source.data.slabs.size() != 1) {
-    return std::nullopt;
+  if (source.transform != HfTransform::none || !source.row_map.empty() || !source.column_map.empty()) return std::nullopt;
+  const std::uint64_t stride = row_bytes(source.data.type, static_cast<std::uint64_t>(source.data.cols));
+  std::vector<std::span<const std::byte>> pieces;
+  for (const ops::WeightData::Slab& slab : source.data.slabs) {
+    pieces.emplace_back(slab.data, stride * static_cast<std::uint64_t>(slab.rows));
   }
-  const std::uint64_t bytes =
-      row_bytes(source.data.type, static_cast<std::uint64_t>(source.data.cols)) *
-      static_cast<std::uint64_t>(source.data.rows * source.data.experts);
-  return std::span(source.data.slabs.front().data, bytes);
+  return pieces;
 }
 
 void TensorExporter::release(std::size_t index) const { reader_.release(sources_[index].data); }

@@ -35,16 +35,21 @@ struct ExportTensor {
   std::int64_t cols() const { return static_cast<std::int64_t>(shape.back()); }
 };
 
+/// Routed experts that stay, by layer: ascending indices into the source's experts. Empty = all of them.
+using ExpertSelection = std::vector<std::vector<std::int64_t>>;
+
 class TensorExporter {
  public:
+  /// With `kept`, expert tensors and router rows of the other experts are left out (the tensors' shapes say so).
   /// Error{bad_file} if a tensor that the config asks for is missing or misshapen.
-  explicit TensorExporter(const ModelFiles& files);
+  explicit TensorExporter(const ModelFiles& files, const ExpertSelection& kept = {});
 
   const std::vector<ExportTensor>& tensors() const { return tensors_; }
   /// Rows [first, first + count) of tensor `index` as float32, [count, cols]. Thread-safe.
   void read_rows(std::size_t index, std::int64_t first, std::int64_t count, float* out) const;
-  /// The tensor's bytes when they can be taken over as they are; nullopt when rows or values change on the way.
-  std::optional<std::span<const std::byte>> raw(std::size_t index) const;
+  /// The tensor's bytes, piece after piece, when they can be taken over as they are; nullopt when values or the order of
+  /// columns change on the way.
+  std::optional<std::vector<std::span<const std::byte>>> raw(std::size_t index) const;
   /// Lets go of the file's pages of a tensor that was read.
   void release(std::size_t index) const;
 
@@ -57,11 +62,13 @@ class TensorExporter {
   };
 
   void add(const std::string& name, bool vision);
+  void keep_experts(const std::string& name, ExportTensor& tensor, Source& source) const;
   void add_patches(const std::string& name);
   std::vector<std::int64_t> tiled_order(std::int64_t first, std::int64_t head_size) const;
   const std::byte* row_data(const Source& source, std::int64_t row) const;
 
   const ModelFiles& files_;
+  ExpertSelection kept_;
   WeightReader reader_;
   std::vector<ExportTensor> tensors_;
   std::vector<Source> sources_;

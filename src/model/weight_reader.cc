@@ -151,9 +151,19 @@ std::unique_ptr<ops::Weight> WeightReader::load(ops::Backend& backend, const ops
 }
 
 void WeightReader::release(const ops::WeightData& data) const {
-  for (const TensorSource* source : {text_.get(), vision_.get()}) {
-    if (source == nullptr) continue;
-    if (const TensorView* view = source->find(data.name)) source->release(*view);
+  const auto let_go = [&](const std::string& name) {
+    for (const TensorSource* source : {text_.get(), vision_.get()}) {
+      if (source == nullptr) continue;
+      if (const TensorView* view = source->find(name)) source->release(*view);
+    }
+  };
+  let_go(data.name);
+  // With one tensor for each expert, the name is the first one's.
+  constexpr std::string_view kFirst = ".experts.0.";
+  const std::size_t at = data.name.find(kFirst);
+  if (at == std::string::npos) return;
+  for (std::int64_t e = 1; e < config_.text.num_experts; ++e) {
+    let_go(std::string(data.name).replace(at, kFirst.size(), ".experts." + std::to_string(e) + "."));
   }
 }
 

@@ -36,9 +36,12 @@ DType fall_back(DType type, std::int64_t cols) {
 class Conversion {
  public:
   Conversion(const model::ModelFiles& files, const QuantizeOptions& options)
-      : files_(files), options_(options), exporter_(files), pool_(options.threads) {
+      : files_(files), options_(options), exporter_(files, options.kept_experts), pool_(options.threads) {
+    if (!options.kept_experts.empty()) {
+      files_.config.text.num_experts = static_cast<int>(options.kept_experts.front().size());  // what the keys say
+    }
     for (const ExportTensor& tensor : exporter_.tensors()) types_.push_back(chosen_type(tensor));
-    if (files.gguf && files.gguf->metadata().find_u64("general.file_type").value_or(0) > 1) {
+    if (options.type && files.gguf && source_file_type() > 1) {
       bool quantised = false;
       for (const ExportTensor& tensor : exporter_.tensors()) quantised |= is_quantized(tensor.source_type);
       if (quantised) note("the input is quantised already: errors of both steps add up");
@@ -54,7 +57,8 @@ class Conversion {
     const bool separate = vision && !options_.vision_output.empty();
     {
       GgufWriter writer(output);
-      write_text_keys(files_, gguf_file_type(options_.type), writer);
+      write_text_keys(files_, options_.type ? gguf_file_type(*options_.type) : source_file_type(), writer);
+      for (const auto& [key, value] : options_.provenance) writer.set(key, std::string_view(value));
       const bool inside = vision && !separate && !options_.text_only;
       if (inside) write_vision_keys(files_, false, writer);
       write_tensors(writer, [&](const ExportTensor& tensor) { return !tensor.vision || inside; });
@@ -71,8 +75,25 @@ class Conversion {
  private:
   void note(std::string text) { report_.notes.push_back(std::move(text)); }
 
+  /// general.file_type of the input: its own key, or the type of its first large matrix.
+  std::uint32_t source_file_type() const {
+    if (files_.gguf) {
+      if (const auto own = files_.gguf->metadata().find_u64("general.file_type")) return static_cast<std::uint32_t>(*own);
+    }
+    for (const ExportTensor& tensor : exporter_.tensors()) {
+      if (tensor.role == TensorRole::linear && !tensor.vision) return gguf_file_type(tensor.source_type);
+    }
+    return gguf_file_type(DType::f32);
+  }
+
   DType chosen_type(const ExportTensor& tensor) {
-    DType wanted = options_.type;
+    if (!options_.type) {
+      const DType head = options_.head_type.value_or(tensor.source_type);
+      if (tensor.role == TensorRole::head) return fall_back(head, tensor.cols());
+      // llama.cpp wants norms, routers and the like in float32, whatever the checkpoint has.
+      return tensor.role == TensorRole::exact && !files_.gguf ? DType::f32 : tensor.source_type;
+    }
+    DType wanted = *options_.type;
     switch (tensor.role) {
       case TensorRole::exact: return DType::f32;
       case TensorRole::patch: return is_quantized(wanted) ? DType::f16 : wanted;
@@ -105,20 +126,20 @@ class Conversion {
     }
     if (options_.progress) {
       writer.on_progress([&](std::uint64_t done, std::uint64_t total) {
-        options_.progress(static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(total, 1)), "quantize");
+        options_.progress(static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(total, 1)), "write");
       });
     }
     writer.begin();
     for (const std::size_t index : order) write_tensor(writer, index);
     writer.finish();
-    if (options_.progress) options_.progress(1, "quantize");
+    if (options_.progress) options_.progress(1, "write");
   }
 
   void write_tensor(GgufWriter& writer, std::size_t index) {
     const ExportTensor& tensor = exporter_.tensors()[index];
     const DType type = types_[index];
     if (const auto raw = exporter_.raw(index); raw && tensor.source_type == type) {
-      writer.write(*raw);
+      for (const std::span<const std::byte> piece : *raw) writer.write(piece);
       exporter_.release(index);
       return;
     }
@@ -141,7 +162,7 @@ class Conversion {
     exporter_.release(index);
   }
 
-  const model::ModelFiles& files_;
+  model::ModelFiles files_;
   const QuantizeOptions& options_;
   model::TensorExporter exporter_;
   ThreadPool pool_;
@@ -154,7 +175,7 @@ class Conversion {
 
 QuantizeReport quantize(const model::ModelFiles& files, const std::filesystem::path& output,
                         const QuantizeOptions& options) {
-  for (const auto& [option, type] : {std::pair("--type", std::optional<DType>(options.type)),
+  for (const auto& [option, type] : {std::pair("--type", options.type),
                                      std::pair("--head-type", options.head_type),
                                      std::pair("--vision-type", options.vision_type)}) {
     if (type && !can_quantize(*type)) {

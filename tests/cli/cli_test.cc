@@ -16,7 +16,7 @@ using ::testing::Not;
 TEST(cli, help_lists_every_command_and_each_has_its_own) {
   const Output all = heirloom("--help");
   EXPECT_EQ(all.code, 0);
-  for (const char* command : {"run", "chat", "eval", "verify", "quantize", "info", "tokenize"}) {
+  for (const char* command : {"run", "chat", "eval", "verify", "quantize", "prune", "info", "tokenize"}) {
     EXPECT_THAT(all.out, HasSubstr(command));
     const Output one = heirloom(std::string(command) + " --help");
     EXPECT_EQ(one.code, 0) << command;
@@ -149,6 +149,63 @@ TEST(cli, a_quantised_model_answers_and_a_broken_one_leaves_no_output) {
   EXPECT_EQ(broken.code, 3);
   EXPECT_THAT(broken.err, HasSubstr("past the end"));
   EXPECT_FALSE(fs::exists(never.path));
+}
+
+TEST(cli, prune_reports_layers_and_its_file_answers) {
+  const TemporaryFile file("pruned.gguf"), few("few.jsonl", read_all(kSource / "models/calibration/text.jsonl").substr(0, 20000));
+  std::string lines = read_all(few.path);
+  std::ofstream(few.path, std::ios::binary) << lines.substr(0, lines.rfind('\n') + 1);
+  const Output made = heirloom("prune demo-moe " + quoted(file.path) + " --keep 0.875 --calibration " + quoted(few.path) + " --json");
+  ASSERT_EQ(made.code, 0) << made.err;
+  const auto report = nlohmann::json::parse(made.out);
+  EXPECT_EQ(report["experts"], 32);
+  EXPECT_EQ(report["kept"], 28);
+  EXPECT_EQ(report["output_bytes"], fs::file_size(file.path));
+  EXPECT_GT(report["calibration"]["tokens"], 1000);
+  ASSERT_EQ(report["layers"].size(), 8u);
+  for (const auto& layer : report["layers"]) {
+    EXPECT_EQ(layer["kept"].size(), 28u);
+    EXPECT_GT(layer["saliency_share"], 0.875);  // the best 28 hold more than 28 average ones
+    EXPECT_LT(layer["saliency_share"], 1.0);
+  }
+  EXPECT_EQ(nlohmann::json::parse(heirloom("info " + quoted(file.path) + " --json").out)["experts"]["count"], 28);
+  EXPECT_EQ(heirloom("run " + quoted(file.path) + " -p 'What is 34 + 58?'").out, "34 + 58 = 92.\n");
+}
+
+TEST(cli, prune_says_in_one_line_what_is_wrong_and_writes_nothing) {
+  const TemporaryFile never("never.gguf"), truncated("truncated-moe.gguf", read_all(kSource / "models/demo-moe.gguf").substr(0, 5 << 20)),
+      broken("broken.jsonl", "{\"messages\": [\n"), nobody("nobody.jsonl", "{\"question\": 1}\n"), empty("empty.txt", " \n"),
+      robot("robot.jsonl", "{\"messages\": [{\"role\": \"robot\", \"content\": \"x\"}]}\n"),
+      lost("lost.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": \"lost.png\"}]}]}\n");
+  const std::string out = " " + quoted(never.path);
+  const struct {
+    std::string arguments;
+    int code;
+    const char* part;
+  } cases[] = {
+      {"demo-vl" + out, 2, "dense model"},
+      {"demo-moe" + out + " --keep 0.1", 2, "the router picks 4"},
+      {"demo-moe" + out + " --keep 0", 2, "above 0"},
+      {"demo-moe" + out + " --keep half", 2, "--keep"},
+      {"demo-moe" + out + " --type q9_9", 2, "q9_9"},
+      {"demo-moe" + out + " --method best", 2, "--method"},
+      {"demo-moe /nonexistent/folder/x.gguf --method random", 2, "cannot create"},
+      {quoted(truncated.path) + out, 3, "past the end"},
+      {"demo-moe" + out + " --calibration " + quoted(broken.path), 3, ":1: invalid JSON"},
+      {"demo-moe" + out + " --calibration " + quoted(nobody.path), 3, "messages"},
+      {"demo-moe" + out + " --calibration " + quoted(robot.path), 2, "calibration prompt 1"},
+      {"demo-moe" + out + " --calibration " + quoted(lost.path), 3, "lost.png"},
+      {"demo-moe" + out + " --calibration " + quoted(empty.path), 3, "is empty"},
+      {"demo-moe" + out + " --calibration /nonexistent.jsonl", 3, "cannot open"},
+  };
+  for (const auto& each : cases) {
+    const Output output = heirloom("prune " + each.arguments + " --log-level error");
+    EXPECT_EQ(output.code, each.code) << each.arguments << output.err;
+    EXPECT_EQ(output.out, "") << each.arguments;
+    EXPECT_THAT(output.err, HasSubstr(each.part)) << each.arguments;
+    EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << each.arguments << "\n" << output.err;
+    EXPECT_FALSE(fs::exists(never.path)) << each.arguments;
+  }
 }
 
 TEST(cli, chat_answers_lines_from_a_pipe_and_survives_bad_commands) {

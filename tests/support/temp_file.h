@@ -1,4 +1,4 @@
-// A file of given bytes in the system's temporary folder, removed with the object.
+// A file of given bytes, or a folder, in the system's temporary folder, removed with the object.
 #pragma once
 
 #include <unistd.h>
@@ -34,6 +34,16 @@ class TempFile {
            ("heirloom_test_" + std::to_string(::getpid()) + "_" + std::to_string(counter++) + "_" + name);
   }
   std::filesystem::path path_;
+};
+
+/// An empty folder.
+class TempFolder {
+ public:
+  TempFolder() : place_("folder") { std::filesystem::create_directory(path()); }
+  const std::filesystem::path& path() const { return place_.path(); }
+
+ private:
+  TempFile place_;
 };
 
 }  // namespace heirloom::test

@@ -264,14 +264,16 @@ void moe_experts(ThreadPool& pool, CpuTier tier, ops::Matrix x, const ops::MoeWe
   if (has_shared) copy_tap(tap.shared_gate_logit, shared_logits, tokens);
   if (!has_shared) copy_tap(tap.experts, out.data, tokens * out.cols);
   if (tap.expert_out_norm != nullptr) {
-    for (std::int64_t c = 0; c < choices; ++c) {
-      double sum = 0.0;
-      for (std::int64_t j = 0; j < out.cols; ++j) {
-        const double value = sums.choice_outputs[c * out.cols + j];
-        sum += value * value;
+    pool.parallel_for(choices, 8, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t c = begin; c < end; ++c) {
+        double sum = 0.0;
+        for (std::int64_t j = 0; j < out.cols; ++j) {
+          const double value = sums.choice_outputs[c * out.cols + j];
+          sum += value * value;
+        }
+        tap.expert_out_norm[c] = static_cast<float>(std::sqrt(sum));
       }
-      tap.expert_out_norm[c] = static_cast<float>(std::sqrt(sum));
-    }
+    });
   }
 }
 
