@@ -114,7 +114,7 @@ int run(PruneArguments& arguments) {
   if (options.method != tools::PruneMethod::random) {
     std::tie(options.calibration_name, options.calibration) = read_calibration(arguments.calibration, files.config.vision.present);
   }
-  const std::unique_ptr<ops::Backend> backend = open_backend(engine);
+  const std::unique_ptr<ops::Backend> backend = open_backend(engine, files);
   log::info("heirloom: {}", backend->description());
   const tools::PruneReport report = tools::prune(files, *backend, arguments.output, options);
   for (const std::string& line : report.notes) log::info("note: {}", line);
@@ -138,6 +138,7 @@ int run(PruneArguments& arguments) {
 
 void add_prune_command(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<PruneArguments>();
+  arguments->common.device = "cpu";  // one pass of prompts, layer by layer: a small GPU has nothing to plan for
   CLI::App* command = app.add_subcommand("prune", "remove the experts that matter least (REAP), write the smaller model");
   command->add_option("IN", arguments->model, "a mixture-of-experts model: a .gguf file, a Hugging Face folder, or demo-moe")->required();
   command->add_option("-o,--output,OUT", arguments->output, "NAME.gguf, or a folder to make from a Hugging Face folder")->required();

@@ -25,13 +25,13 @@ inline std::string read_all(const fs::path& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-/// Runs `heirloom ARGUMENTS` through the shell, with `input` on standard input.
-inline Output heirloom(const std::string& arguments, const std::string& input = "") {
+/// Runs `heirloom ARGUMENTS` through the shell, with `input` on standard input; `runner` is put in front (an emulator).
+inline Output heirloom(const std::string& arguments, const std::string& input = "", const std::string& runner = "") {
   static int number = 0;
   const fs::path base = fs::temp_directory_path() / ("heirloom-cli-" + std::to_string(::getpid()) + "-" + std::to_string(number++));
   const fs::path in = base.string() + ".in", out = base.string() + ".out", err = base.string() + ".err";
   std::ofstream(in, std::ios::binary) << input;
-  const std::string command = std::string(HEIRLOOM_BINARY_DIR) + "/heirloom " + arguments + " <" + in.string() + " >" +
+  const std::string command = runner + HEIRLOOM_BINARY_DIR + "/heirloom " + arguments + " <" + in.string() + " >" +
                               out.string() + " 2>" + err.string();
   const int status = std::system(command.c_str());
   Output output{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_all(out), read_all(err)};

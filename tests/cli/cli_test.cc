@@ -12,7 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
 TEST(cli, help_lists_every_command_and_each_has_its_own) {
   const Output all = heirloom("--help");
   EXPECT_EQ(all.code, 0);
@@ -32,6 +31,15 @@ TEST(cli, a_wrong_command_line_is_one_line_and_exit_code_2) {
     EXPECT_EQ(output.out, "") << arguments;
     EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << arguments << "\n" << output.err;
   }
+}
+
+// Westmere has SSSE3 and no AVX: one instruction of a higher tier anywhere on the way ends the program.
+TEST(cli, run_answers_on_a_cpu_of_2010) {
+  if (std::system("command -v qemu-x86_64 >/dev/null") != 0) GTEST_SKIP() << "not installed: qemu-x86_64 (package qemu-user)";
+  const Output output = heirloom("run demo-moe --threads 1 -p 'What is 34 + 58?'", "", "qemu-x86_64 -cpu Westmere ");
+  EXPECT_EQ(output.code, 0) << output.err;
+  EXPECT_THAT(output.err, HasSubstr("cpu ssse3"));
+  EXPECT_EQ(output.out, "34 + 58 = 92.\n");
 }
 
 TEST(cli, run_describes_the_bundled_picture_on_stdout_alone) {

@@ -19,15 +19,28 @@ LinearKernels make_table(CpuTier tier) {
   return table;
 }
 
+template <CpuTier tier>
+const LinearKernels& table_of() {
+  static const LinearKernels table = make_table(tier);
+  return table;
+}
+
 const PackedWeight& packed(const ops::Weight& weight) { return static_cast<const PackedWeight&>(weight); }
 
 }  // namespace
 
+// A table is filled when its tier is first asked for: the functions that fill them are compiled for their tiers, so an old CPU
+// must not enter those of the tiers above its own.
 const LinearKernels& linear_kernels(CpuTier tier) {
-  static const LinearKernels tables[] = {make_table(CpuTier::scalar), make_table(CpuTier::ssse3),
-                                         make_table(CpuTier::avx2),   make_table(CpuTier::avx512),
-                                         make_table(CpuTier::avx512_vnni), make_table(CpuTier::amx)};
-  return tables[static_cast<int>(tier)];
+  switch (tier) {
+    case CpuTier::ssse3: return table_of<CpuTier::ssse3>();
+    case CpuTier::avx2: return table_of<CpuTier::avx2>();
+    case CpuTier::avx512: return table_of<CpuTier::avx512>();
+    case CpuTier::avx512_vnni: return table_of<CpuTier::avx512_vnni>();
+    case CpuTier::amx: return table_of<CpuTier::amx>();
+    case CpuTier::scalar: break;
+  }
+  return table_of<CpuTier::scalar>();
 }
 
 void multiply_panels(const LinearKernels& kernels, const PackedWeight& weight, std::int64_t expert, std::int64_t first,
