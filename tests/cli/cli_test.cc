@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+
 TEST(cli, help_lists_every_command_and_each_has_its_own) {
   const Output all = heirloom("--help");
   EXPECT_EQ(all.code, 0);
