@@ -2,6 +2,7 @@
 
 Chats, streams, schemas, tools, pictures, clients that leave, clients that read slowly, hostile bodies. Every few seconds a greedy question,
 also about a picture, must get the answer that it got at the start. Ends with a summary and exits 1 when an answer was wrong, a slot stuck or memory grew.
+Start the server with --cache-ram 64MiB: a prefix cache that is still filling looks like memory that grows.
 """
 import argparse
 import asyncio
