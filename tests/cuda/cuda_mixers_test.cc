@@ -371,6 +371,33 @@ TEST_P(emulator_mixers, experts_match_the_reference) {
   }
 }
 
+TEST_P(emulator_mixers, a_token_has_the_same_experts_alone_and_beside_others) {
+  for (const DType shared_type : {DType::q4_0, DType::q8_0}) {  // as the experts, or not: fused kernels, or one after the other
+    auto backend = open_emulated(GetParam());
+    const std::int64_t hidden = 64, rows = 5;
+    const int experts = 9, inner = 32, top_k = 3;
+    std::vector<std::unique_ptr<ops::Weight>> kept;
+    const auto load = [&](DType type, int count, std::int64_t n, std::int64_t k, unsigned seed) {
+      const MadeWeight made = make_weight(type, count, n, k, seed);
+      kept.push_back(backend->load_weight(made.data));
+      return kept.back().get();
+    };
+    const ops::MoeWeights weights{load(DType::f32, 1, experts, hidden, 1), load(DType::q4_0, experts, inner, hidden, 2),
+                                  load(DType::q4_0, experts, inner, hidden, 3), load(DType::q4_0, experts, hidden, inner, 4),
+                                  load(shared_type, 1, inner, hidden, 5), load(shared_type, 1, inner, hidden, 6),
+                                  load(shared_type, 1, hidden, inner, 7), load(DType::f32, 1, 1, hidden, 8), top_k};
+    Both x(*backend, rows, hidden, 9, 4.0f), together(*backend, rows, hidden, 10), alone(*backend, rows, hidden, 11);
+    backend->moe_ffn(x.device(), weights, together.device(), nullptr);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      backend->moe_ffn({x.device().data + r * hidden, 1, hidden}, weights, {alone.device().data + r * hidden, 1, hidden}, nullptr);
+    }
+    std::vector<float> got(static_cast<std::size_t>(rows * hidden)), want(got.size());
+    backend->download(got.data(), together.device().data, got.size() * 4);
+    backend->download(want.data(), alone.device().data, want.size() * 4);
+    EXPECT_EQ(got, want);
+  }
+}
+
 class emulator_expert_types : public testing::TestWithParam<DType> {};
 
 TEST_P(emulator_expert_types, grouped_products_match_the_reference) {

@@ -137,7 +137,7 @@ class CudaBackend : public ops::Backend {
   void expert_gemv(const CudaWeight& first, const CudaWeight* second, const float* x, int rows_per_input, const int* ids,
                    int pairs, float* out, float* swiglu_out);
   // cuda_moe.cc
-  bool one_row_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top,
+  bool few_rows_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top,
                        const float* shared_logit, ops::Matrix out);
   void experts_on_host(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top, float* out,
                        const std::function<void()>& meanwhile);

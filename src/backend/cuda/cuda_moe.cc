@@ -1,4 +1,4 @@
-// Mixture of experts: router in f32 always; a single row takes four kernels, few rows a GEMV per (token, expert), many rows are
+// Mixture of experts: router in f32 always; few rows take two kernels each (or a GEMV per (token, expert)), many rows are
 // sorted by expert and multiplied in groups, on tensor cores where products are BF16. Experts that stay in host memory stream
 // through expert_stream.h for many rows and are computed there (expert_host.h) for few.
 #include <algorithm>
@@ -63,7 +63,7 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
                   static_cast<const float*>(logits), rows, experts, top_k);
 
   const bool streamed = on_host(weights.gate) != nullptr;
-  if (!taps && !streamed && one_row_experts(x, weights, ids, top, shared_logit, out)) return;
+  if (!taps && !streamed && few_rows_experts(x, weights, ids, top, shared_logit, out)) return;
 
   float* shared = nullptr;
   const auto shared_expert = [&] {
@@ -104,17 +104,18 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
                   static_cast<int>(out.cols));
 }
 
-// A decode step: gate and up of all chosen experts and of the shared one are one kernel, whose results carry the experts' weights;
-// down is one kernel that sums over the experts as if their inputs were one long row, and waits like any other product for the
-// residual add. False where the shapes do not allow it.
-bool CudaBackend::one_row_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top,
+// Decode steps: for each row, gate and up of all chosen experts and of the shared one are one kernel, whose results carry the
+// experts' weights; down is one kernel that sums over the experts as if their inputs were one long row, and waits like any other
+// product for the residual add. Row by row, so that a token beside others has the bits of one alone. False where the shapes do
+// not allow it.
+bool CudaBackend::few_rows_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top,
                                   const float* shared_logit, ops::Matrix out) {
   const CudaWeight &gate = resident(weights.gate), &up = resident(weights.up), &down = resident(weights.down);
   const auto alike = [](const CudaWeight& a, const CudaWeight& b) {
     return a.format == b.format && a.rows == b.rows && a.cols == b.cols;
   };
   const int chosen = weights.top_k, all = chosen + (weights.shared_gate ? 1 : 0);
-  if (!options_.fuse || x.rows != 1 || !alike(gate, up) || x.cols * 4 > static_cast<std::int64_t>(kGemvSharedBytes) ||
+  if (!options_.fuse || x.rows > kExpertGemvRows || !alike(gate, up) || x.cols * 4 > static_cast<std::int64_t>(kGemvSharedBytes) ||
       down.cols * all * 4 > static_cast<std::int64_t>(kGemvSharedBytes)) {
     return false;
   }
@@ -122,8 +123,9 @@ bool CudaBackend::one_row_experts(ops::Matrix x, const ops::MoeWeights& weights,
                                alike(down, resident(weights.shared_down)))) {
     return false;
   }
-  float* hidden = scratch_f32(kSlotGate, static_cast<std::int64_t>(all) * gate.rows);
-  const auto fill = [&](PendingGemv& gemv, const CudaWeight& first, const ops::Weight* shared) {
+  const std::int64_t hidden_row = all * gate.rows;
+  float* hidden = scratch_f32(kSlotGate, x.rows * hidden_row);
+  const auto fill = [&](PendingGemv& gemv, const CudaWeight& first, const ops::Weight* shared, std::int64_t row) {
     GemvArgs& args = gemv.args;
     GemvSegment& segment = args.segments[args.segment_count];
     segment.data = static_cast<const unsigned char*>(first.data);
@@ -136,29 +138,32 @@ bool CudaBackend::one_row_experts(ops::Matrix x, const ops::MoeWeights& weights,
     ++args.segment_count;
     gemv.format = first.format;
     gemv.group = first.group;
-    args.expert_ids = ids;
+    args.expert_ids = ids + row * chosen;
     args.experts_chosen = chosen;
   };
-  PendingGemv hiddens;
-  fill(hiddens, gate, weights.shared_gate);
-  fill(hiddens, up, weights.shared_up);
-  hiddens.args.x = x.data;
-  hiddens.args.k = static_cast<int>(gate.cols);
-  hiddens.args.m = all;
-  hiddens.args.rows_per_input = all;
-  hiddens.args.paired = 1;
-  hiddens.args.swiglu_out = hidden;
-  hiddens.args.expert_weights = top;
-  hiddens.args.shared_logit = shared_logit;
-  launch_gemv(hiddens);
-
-  PendingGemv& sum = pending_gemvs_.emplace_back();
-  fill(sum, down, weights.shared_down);
-  sum.args.segments[0].out = out.data;
-  sum.args.x = hidden;
-  sum.args.k = static_cast<int>(down.cols) * all;
-  sum.args.m = 1;
-  sum.args.joined = static_cast<int>(down.cols);
+  for (std::int64_t row = 0; row < x.rows; ++row) {
+    PendingGemv hiddens;
+    fill(hiddens, gate, weights.shared_gate, row);
+    fill(hiddens, up, weights.shared_up, row);
+    hiddens.args.x = x.data + row * x.cols;
+    hiddens.args.k = static_cast<int>(gate.cols);
+    hiddens.args.m = all;
+    hiddens.args.rows_per_input = all;
+    hiddens.args.paired = 1;
+    hiddens.args.swiglu_out = hidden + row * hidden_row;
+    hiddens.args.expert_weights = top + row * chosen;
+    hiddens.args.shared_logit = shared_logit ? shared_logit + row : nullptr;
+    launch_gemv(hiddens);
+  }
+  for (std::int64_t row = 0; row < x.rows; ++row) {
+    PendingGemv& sum = pending_gemvs_.emplace_back();
+    fill(sum, down, weights.shared_down, row);
+    sum.args.segments[0].out = out.data + row * out.cols;
+    sum.args.x = hidden + row * hidden_row;
+    sum.args.k = static_cast<int>(down.cols) * all;
+    sum.args.m = 1;
+    sum.args.joined = static_cast<int>(down.cols);
+  }
   return true;
 }
 
