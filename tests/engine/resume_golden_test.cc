@@ -132,7 +132,9 @@ TEST_P(resume_golden, every_depth_in_memory_and_on_disk) {
     // Ends of prompts are on disk, the longer prompts too: ask for another continuation.
     const Ids other = joined(prompt(depth), random_tokens(7, 88));
     const Answer resumed = ask(*restarted, tokens_request(other), 4);
-    if (std::string(where.device) == "cpu") EXPECT_EQ(resumed.cached, static_cast<std::int64_t>(depth));
+    if (std::string(where.device) == "cpu") {
+      EXPECT_EQ(resumed.cached, static_cast<std::int64_t>(depth));
+    }
     EXPECT_EQ(resumed.numbers, ask(*cold, tokens_request(other), 4).numbers) << depth;
   }
   fs::remove_all(folder);

@@ -25,7 +25,7 @@ FakeAnswer obliging(const Request& request) {
   } else if (!request.images.empty()) {
     answer.text = "It is **red**.\n\n```python\nprint('red')\n```\n\n| color | count |\n|---|---|\n| red | 1 |";
   }
-  answer.token_delay = std::chrono::milliseconds(1);
+  answer.token_delay = std::chrono::milliseconds(request.images.empty() ? 1 : 10);  // the page's test wants to see it grow
   return answer;
 }
 

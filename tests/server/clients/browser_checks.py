@@ -95,10 +95,10 @@ def check(browser, width, height, theme):
     finished(page)
     expect(page.locator("article.assistant")).to_have_count(2)
 
-    # Stop: by the button and by Escape. A real model is stopped while it reads a long message.
-    for stop in (lambda: page.locator("#stop").click(), lambda: page.keyboard.press("Escape")):
+    # Stop: by the button and by Escape. A real model is stopped while it reads a long message, which it never saw before.
+    for way, stop in enumerate((lambda: page.locator("#stop").click(), lambda: page.keyboard.press("Escape"))):
         page.get_by_role("button", name="New chat").click()
-        ask(page, " ".join(f"word{i}" for i in range(1500)) if ANSWER else "long")
+        ask(page, " ".join(f"{width}-{way}-{i}" for i in range(1500)) if ANSWER else "long")
         expect(page.locator("#stop")).to_be_visible()
         stop()
         finished(page)
