@@ -31,6 +31,11 @@ constexpr std::array kRefused{"not", "if", "then", "else", "dependentRequired", 
 constexpr std::array kFormats{"email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri",
                               "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"};
 
+// The compiler's own "date" takes any day up to 31. These are days that every year has, of the years 1000 to 9999.
+constexpr const char* kDate =
+    "[1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
+constexpr const char* kTime = "T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+
 template <typename List>
 bool among(const List& list, std::string_view name) {
   return std::any_of(list.begin(), list.end(), [&](const char* one) { return name == one; });
@@ -114,6 +119,10 @@ class Checker {
         if (schema.contains("pattern")) bad_field(path + ".format", "beside \"pattern\" cannot be enforced here");
         for (const char* length : {"minLength", "maxLength"}) {
           if (schema.contains(length)) bad_field(path + "." + length, "beside \"format\" cannot be enforced here");
+        }
+        if (types.string && (name == "date" || name == "date-time")) {
+          result.erase("format");
+          result["pattern"] = fmt::format("^{}{}$", kDate, name == "date" ? "" : kTime);
         }
       }
     }

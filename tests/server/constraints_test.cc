@@ -84,6 +84,20 @@ TEST_F(constraints, J04_only_listed_values_come_out) {
   }
 }
 
+TEST_F(constraints, dates_are_of_the_calendar) {
+  const auto date = [&](const std::string& wanted, const std::string& format) {
+    const Asked asked = with_schema('"' + wanted + '"', R"({"type": "string", "format": ")" + format + R"("})");
+    EXPECT_EQ(asked.reply.status, 200) << asked.reply.body;
+    return asked.reply.status == 200 ? J(asked.content()).get<std::string>() : "";
+  };
+  const std::string nullable = R"({"type": ["string", "null"], "format": "date"})";
+  EXPECT_EQ(date("2024-12-31", "date"), "2024-12-31");
+  EXPECT_EQ(date("2024-12-31T23:59:59.5+02:00", "date-time"), "2024-12-31T23:59:59.5+02:00");
+  EXPECT_EQ(with_schema("null", nullable).content(), "null");
+  EXPECT_NE(with_schema("\"2024-11-31\"", nullable).content(), "\"2024-11-31\"");
+  for (const char* none : {"2024-11-31", "0000-01-01", "2023-02-29", "2024-13-01"}) EXPECT_NE(date(none, "date"), none);
+}
+
 TEST_F(constraints, J01_what_cannot_be_enforced_is_named) {
   refused(R"({"type": "object", "properties": {"a": {"not": {"type": "string"}}}})", ".properties.a.not");
   refused(R"({"type": "array", "items": {"type": "integer"}, "uniqueItems": true})", ".uniqueItems");
