@@ -1,6 +1,7 @@
 // One request while it runs: its state, sampler, text and progress. Owned and used by the scheduler's thread.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -63,10 +64,16 @@ struct Sequence {
   std::vector<double> hidden_sum;          // embed_only: [hidden_size]
   std::vector<std::uint32_t> allowed;      // constraint mask, [ceil(vocab / 32)]
   Clock::time_point started, decode_started;
+  int failed_steps = 0;                    // with others; see Scheduler::recover
+  std::int64_t replay_end = 0;             // up to here tokens are fed again and none is chosen
+  std::int64_t suspect_end = 0;            // up to here it runs alone
   bool done = false;
 
   bool loading() const { return !state.has_value(); }
-  bool prefilling() const { return state->position() < job.prompt.size(); }
+  /// Where feeding known tokens ends and choosing begins.
+  std::int64_t known_end() const { return std::max(job.prompt.size(), replay_end); }
+  bool prefilling() const { return state->position() < known_end(); }
+  bool suspect() const { return !done && !loading() && state->position() < suspect_end; }
   bool decoding() const { return !done && !loading() && !prefilling(); }
 };
 

@@ -12,6 +12,22 @@ namespace heirloom::engine {
 namespace {
 
 constexpr std::chrono::milliseconds kCancelLatency{20};
+constexpr int kMaxFailedSteps = 3;  // shared ones; a request that was in more of them fails
+
+/// What is being handled in a catch block.
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& known) {
+    return known;
+  } catch (const std::bad_alloc&) {
+    return {ErrorKind::does_not_fit, "out of memory while running the request"};
+  } catch (const std::exception& other) {
+    return {ErrorKind::internal, other.what()};
+  } catch (...) {
+    return {ErrorKind::internal, "unknown exception"};
+  }
+}
 
 }  // namespace
 
@@ -125,7 +141,7 @@ bool Scheduler::guarded(Sequence& sequence, Work&& work) {
     work();
     return true;
   } catch (...) {
-    fail(sequence, std::current_exception());
+    fail(sequence, current_error());
     return false;
   }
 }
@@ -138,11 +154,17 @@ void Scheduler::start(Sequence& sequence) {
   sequence.result.prompt_tokens = prompt.size();
   sequence.symbols = prompt.symbols;
   sequence.features.resize(prompt.images.size());
+  restart(sequence);
+}
+
+/// From the deepest snapshot of its prompt, or from nothing.
+void Scheduler::restart(Sequence& sequence) {
+  sequence.state.reset();
   if (sequence.job.embed_only) {
     // The mean needs the hidden state of every token, which snapshots do not keep.
-    sequence.hidden_sum.resize(static_cast<std::size_t>(model_.config().text.hidden_size));
+    sequence.hidden_sum.assign(static_cast<std::size_t>(model_.config().text.hidden_size), 0.0);
   } else {
-    sequence.from = cache_.start(prompt);
+    sequence.from = cache_.start(sequence.job.prompt);
   }
   if (!sequence.from.loading) begin(sequence);
 }
@@ -160,14 +182,18 @@ void Scheduler::poll_loads() {
 
 void Scheduler::begin(Sequence& sequence) {
   const PrefixCache::Start from = std::exchange(sequence.from, {});
-  if (!sequence.job.embed_only) sequence.planned = cache_.plan(sequence.job.prompt, from);
+  const bool answering = !sequence.result.token_ids.empty();  // and started again after a failed step
+  sequence.planned.clear();
+  sequence.next_planned = 0;
+  if (!sequence.job.embed_only && !answering) sequence.planned = cache_.plan(sequence.job.prompt, from);
   if (from.snapshot) {
     sequence.state.emplace(pool_, *from.snapshot);
-    sequence.result.cached_tokens = from.snapshot->position;
+    if (sequence.failed_steps == 0) sequence.result.cached_tokens = from.snapshot->position;
   } else {
     sequence.state.emplace(pool_);
   }
-  if (!sequence.prefilling()) choose_token(sequence, from.snapshot->logits, -1);  // an exact repeat computes nothing
+  // An exact repeat computes nothing.
+  if (!sequence.prefilling() && !answering) choose_token(sequence, from.snapshot->logits, -1);
 }
 
 void Scheduler::step() {
@@ -179,26 +205,53 @@ void Scheduler::step() {
   std::int64_t decoding = 0, prefill = 0;
   for (const Part& part : parts) (part.decoding ? decoding : prefill) += part.rows;
   const bool streams_waited = decoding == 0 && std::ranges::any_of(active_, [](const auto& s) { return s->decoding(); });
+  const bool recovering = parts.front().sequence->suspect();
   try {
     const model::StepOutput output = model_.forward(input);
     after_forward(parts, output);
   } catch (...) {
-    // The states of all sequences of the step are in doubt.
-    for (const Part& part : parts) {
-      if (!part.sequence->done) fail(*part.sequence, std::current_exception());
-    }
+    recover(parts, current_error());
     return;
   }
   const double ms = milliseconds(begin, Clock::now());
-  budget_.note(decoding, prefill, ms, streams_waited);
+  if (!recovering) budget_.note(decoding, prefill, ms, streams_waited);  // later prompts do not pay for a replay
+}
+
+/// After a step that threw. The states of its sequences are in doubt, and which of them is at fault is not known: each is
+/// computed again up to where it stood and then runs its part of the step alone, where only the one at fault throws again.
+/// After a device error nothing on the device can be trusted, so all of them fail.
+///
+/// What was sent stays. With fixed steps an answer is replayed in the steps that it took (chunk_end), so to the same bits
+/// if its prompt starts from the same snapshot or from a later one of its own (as far as decoding gives the same alone). If
+/// that has been evicted the answer goes on from a state of the same tokens that differs by rounding; its history follows
+/// from the steps it took now, so the cache knows.
+void Scheduler::recover(const std::vector<Part>& parts, const Error& error) {
+  bool again = false;
+  for (const Part& part : parts) {
+    Sequence& sequence = *part.sequence;
+    if (sequence.done) continue;
+    if (parts.size() == 1 || error.kind() == ErrorKind::device || ++sequence.failed_steps > kMaxFailedSteps) {
+      fail(sequence, error);
+      continue;
+    }
+    again = true;
+    sequence.suspect_end = sequence.state->position() + part.rows;
+    sequence.replay_end = sequence.result.token_ids.empty() ? 0 : sequence.state->position();
+    guarded(sequence, [&] { restart(sequence); });
+  }
+  if (again) {
+    log::warning("a step of {} requests failed: {}; they run one by one to find the one at fault", parts.size(), error.what());
+  }
 }
 
 /// Decoding sequences with one row each, then chunks of prefilling ones, who take turns at going first. With fixed steps
-/// either the former or one chunk.
+/// either the former or one chunk. After a failed step one suspect alone.
 std::vector<Scheduler::Part> Scheduler::compose() {
   std::vector<Part> parts;
   std::vector<Sequence*> prefilling;
+  const auto alone = std::ranges::find_if(active_, &Sequence::suspect);
   for (const auto& sequence : active_) {
+    if (alone != active_.end() && sequence != *alone) continue;
     if (sequence->decoding()) parts.push_back({sequence.get(), 0, 1, true, {}, -1});
     if (!sequence->done && !sequence->loading() && sequence->prefilling()) prefilling.push_back(sequence.get());
   }
@@ -233,9 +286,11 @@ std::vector<Scheduler::Part> Scheduler::compose() {
 
 std::int64_t Scheduler::chunk_end(const Sequence& sequence, std::int64_t budget) const {
   const std::int64_t position = sequence.state->position();
+  const bool fixed = cache_.fixed_step() > 0;
+  if (fixed && position >= sequence.job.prompt.size()) return position + 1;  // a replayed answer, as it was decoded
   const auto size = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(budget)));
-  std::int64_t end = cache_.fixed_step() > 0 ? fixed_end_above(position, cache_.fixed_step()) : (position / size + 1) * size;
-  end = std::min(end, sequence.job.prompt.size());
+  std::int64_t end = fixed ? fixed_end_above(position, cache_.fixed_step()) : (position / size + 1) * size;
+  end = std::min(end, fixed ? sequence.job.prompt.size() : sequence.known_end());
   if (!captures() && sequence.next_planned < sequence.planned.size()) {
     end = std::min(end, sequence.planned[sequence.next_planned].position);
   }
@@ -329,7 +384,7 @@ model::StepInput Scheduler::make_input(std::vector<Part>& parts) {
     }
     if (sequence.job.embed_only) {
       input.want_hidden = true;
-    } else if (position + part.rows >= prompt.size()) {
+    } else if (position + part.rows >= prompt.size() && position + part.rows > sequence.replay_end) {
       part.logits_row = static_cast<std::int64_t>(input.logits_rows.size());
       input.logits_rows.push_back(part.first_row + part.rows - 1);
     }
@@ -338,10 +393,10 @@ model::StepInput Scheduler::make_input(std::vector<Part>& parts) {
 }
 
 /// Steps other than those of a run from the beginning leave other bits: a prompt's last step if it ends early, the first one
-/// after it, decoding.
+/// after it, decoding (also when it is replayed).
 void Scheduler::note_history(Sequence& sequence, const Part& part) const {
   const std::int64_t from = sequence.state->position(), to = from + part.rows, step = cache_.fixed_step();
-  if (part.decoding) {
+  if (from >= sequence.job.prompt.size()) {
     if (from == sequence.job.prompt.size()) sequence.state->deviate(2 * static_cast<std::uint64_t>(from) + 1);
   } else if (fixed_end_at_or_below(from, step) != from || fixed_end_above(from, step) != to) {
     sequence.state->deviate(2 * static_cast<std::uint64_t>(to));
@@ -516,19 +571,9 @@ void Scheduler::finish(Sequence& sequence, FinishReason reason) {
   sequence.ticket->finish(std::move(result));
 }
 
-void Scheduler::fail(Sequence& sequence, const std::exception_ptr& error) {
+void Scheduler::fail(Sequence& sequence, const Error& error) {
   if (sequence.done) return;
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    sequence.result.error = known;
-  } catch (const std::bad_alloc&) {
-    sequence.result.error = Error(ErrorKind::does_not_fit, "out of memory while running the request");
-  } catch (const std::exception& other) {
-    sequence.result.error = Error(ErrorKind::internal, other.what());
-  } catch (...) {
-    sequence.result.error = Error(ErrorKind::internal, "unknown exception");
-  }
+  sequence.result.error = error;
   finish(sequence, FinishReason::error);
 }
 

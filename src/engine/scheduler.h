@@ -61,6 +61,8 @@ class Scheduler {
   void start(Sequence& sequence);
   void begin(Sequence& sequence);
   void step();
+  void recover(const std::vector<Part>& parts, const Error& error);
+  void restart(Sequence& sequence);
   std::vector<Part> compose();
   std::int64_t chunk_end(const Sequence& sequence, std::int64_t budget) const;
   std::int64_t encode_needed(Sequence& sequence, std::int64_t end, bool one_only);
@@ -79,7 +81,7 @@ class Scheduler {
   void choose_token(Sequence& sequence, std::span<const float> logits, std::int32_t greedy_id);
   void emit_token(Sequence& sequence, std::int32_t id, std::span<const float> logits);
   void finish(Sequence& sequence, FinishReason reason);
-  void fail(Sequence& sequence, const std::exception_ptr& error);
+  void fail(Sequence& sequence, const Error& error);
   template <typename Work>
   bool guarded(Sequence& sequence, Work&& work);
   void publish_metrics();

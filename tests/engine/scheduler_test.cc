@@ -200,6 +200,232 @@ TEST(scheduler, a_failed_step_fails_its_requests_and_later_ones_work) {
   EXPECT_EQ(fixture.run(fixture.job(text_prompt({1, 2}), 2)).finish_reason, FinishReason::length);
 }
 
+/// Forbids the end token until `ends(tokens so far)` and allows nothing else then. With `only` that is all it allows before.
+class EndsWhen : public TokenConstraint {
+ public:
+  explicit EndsWhen(std::function<bool(std::size_t)> ends, std::int32_t only = -1) : ends_(std::move(ends)), only_(only) {}
+  bool mask(std::span<std::uint32_t> allowed) override {
+    const bool end = ends_(accepted.size());
+    if (end || only_ >= 0) {
+      std::ranges::fill(allowed, 0u);
+      const auto id = static_cast<std::size_t>(end ? kEndToken : only_);
+      allowed[id / 32] = 1u << (id % 32);
+    } else {
+      allowed[kEndToken / 32] &= ~(1u << (kEndToken % 32));
+    }
+    return true;
+  }
+  void accept(std::int32_t token) override { accepted.push_back(token); }
+  bool finished() const override { return false; }
+
+  std::vector<std::int32_t> accepted;
+
+ private:
+  std::function<bool(std::size_t)> ends_;
+  std::int32_t only_;
+};
+
+/// Streams of the test below: a picture in the second, sampling with penalties in the third.
+engine::Job stream(EngineFixture& fixture, std::uint32_t i, std::shared_ptr<EndsWhen> constraint) {
+  engine::Prompt prompt = text_prompt(random_ids(60 + i * 30, i));
+  if (i == 1) {
+    auto unit = std::make_shared<engine::ImageUnit>();
+    unit->content_hash = 5;
+    unit->make_input = [] {
+      model::VisionInput input;
+      input.pixels = {5};
+      input.grids = {{1, 4, 10}};
+      return input;
+    };
+    prompt.images.push_back({30, 40, 0, unit});
+    engine::set_symbols(prompt);
+  }
+  engine::Job job = fixture.job(std::move(prompt), 100000);
+  if (i == 2) {
+    job.sampling.temperature = 1.0f;
+    job.sampling.seed = 7;
+    job.sampling.repetition_penalty = 1.2f;
+  }
+  job.ignore_eos = false;
+  job.constraint = std::move(constraint);
+  return job;
+}
+
+const engine::Snapshot* turn_end(const EngineFixture& fixture, std::uint32_t i, const std::vector<std::int32_t>& answer) {
+  EngineFixture scratch;
+  std::vector<engine::Symbol> symbols = stream(scratch, i, nullptr).prompt.symbols;
+  symbols.insert(symbols.end(), answer.begin(), answer.end() - 1);
+  const engine::CacheEntry* entry = fixture.cache->store().entry_of(symbols);
+  return entry == nullptr ? nullptr : entry->memory.get();
+}
+
+// Three streams, one that breaks every step it is in once it may, and beside them an embedding or a long prompt.
+void check_recovery(const EngineFixture::Options& options, bool embed) {
+  SCOPED_TRACE(fmt::format("cache {}, fixed step {}, embed {}", options.cache_bytes, options.fixed_step, embed));
+  const bool separate = options.fixed_step > 0 && options.cache_bytes > 0;  // prompts have steps of their own
+  EngineFixture fixture(options);
+  constexpr std::int32_t kPoison = 90;
+  constexpr std::size_t kBadPrompt = 40;
+  bool armed = false, poisoned = false;
+  int failures = 0;
+  fixture.model.before_forward = [&](const model::StepInput& input) {
+    bool bad = false, other = separate;
+    for (std::size_t row = 0; row < input.token_ids.size(); ++row) {
+      bad |= input.token_ids[row] == kPoison && input.positions[row] >= static_cast<std::int32_t>(kBadPrompt) + 5;
+    }
+    for (const ops::SequenceStep& step : input.plan.sequences) other |= step.num_rows > 1;
+    other = other && (separate || input.want_hidden == embed);
+    poisoned = bad && (failures > 0 || (armed && other && input.plan.sequences.size() > (separate ? 3u : 4u)));
+  };
+  // The states of the whole step have moved on when it throws. Nobody else chooses the poison.
+  fixture.model.after_logits = [&](std::span<float> logits) {
+    logits[kPoison] = -1000;
+    if (!poisoned) return;
+    ++failures;
+    throw std::runtime_error("poison");
+  };
+
+  std::promise<void> running, go_on;
+  std::vector<std::size_t> left(3, 20);  // tokens of each stream after the failure
+  std::vector<Recorder> recorders(3);
+  std::vector<std::shared_ptr<EndsWhen>> constraints;
+  std::vector<std::shared_ptr<RequestHandle>> handles;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    constraints.push_back(std::make_shared<EndsWhen>([&, i](std::size_t) { return failures == 2 && left[i]-- == 0; }));
+    engine::Job job = stream(fixture, i, constraints.back());
+    recorders[i].attach(job);
+    if (i == 2) {
+      job.on_token = [&, inner = job.on_token, tokens = 0](const TokenEvent& event) mutable {
+        inner(event);
+        if (++tokens != 10) return;
+        running.set_value();
+        go_on.get_future().wait();
+        armed = true;
+      };
+    }
+    handles.push_back(fixture.submit(std::move(job)));
+  }
+  engine::Job bad = fixture.job(text_prompt(random_ids(kBadPrompt, 7)), 100000);
+  bad.constraint = std::make_shared<EndsWhen>([](std::size_t) { return false; }, kPoison);
+  const auto failing = fixture.submit(std::move(bad));
+  running.get_future().wait();
+  const auto ids = random_ids(700, 9);
+  const auto other_job = [&] {
+    if (!embed) return fixture.job(text_prompt(ids), 20);
+    engine::Job job;
+    job.prompt = text_prompt(ids);
+    job.embed_only = true;
+    return job;
+  };
+  const auto other = fixture.submit(other_job());
+  go_on.set_value();
+
+  EXPECT_EQ(failing->wait().finish_reason, FinishReason::error);
+  EXPECT_STREQ(failing->wait().error->what(), "poison");
+  EXPECT_EQ(other->wait().finish_reason, embed ? FinishReason::stop : FinishReason::length);
+  for (const auto& handle : handles) EXPECT_EQ(handle->wait().finish_reason, FinishReason::stop);
+  EXPECT_EQ(failures, 2);  // together and alone
+  EXPECT_EQ(fixture.scheduler->metrics().requests_failed, 1u);
+  EXPECT_EQ(fixture.model.images_encoded, 1);
+  if (options.fixed_step > 0 && !separate) return;  // numbers depend on who else was there, also without a failure
+
+  EngineFixture::Options undisturbed = options;
+  undisturbed.slots = 1;
+  EngineFixture reference(undisturbed);
+  reference.model.after_logits = [](std::span<float> logits) { logits[kPoison] = -1000; };
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const RequestResult& result = handles[i]->wait();
+    EXPECT_EQ(constraints[i]->accepted, result.token_ids);
+    EXPECT_EQ(result.cached_tokens, 0);
+    engine::Job job = stream(reference, i, std::make_shared<EndsWhen>([&](std::size_t n) { return n + 1 == result.token_ids.size(); }));
+    Recorder recorder;
+    recorder.attach(job);
+    reference.run(std::move(job));
+    EXPECT_EQ(recorders[i].trace, recorder.trace) << i;
+    EXPECT_EQ(recorders[i].text, result.text);
+    if (options.cache_bytes == 0) continue;
+    const auto *kept = turn_end(fixture, i, result.token_ids), *expected = turn_end(reference, i, result.token_ids);
+    ASSERT_TRUE(kept != nullptr && expected != nullptr) << i;
+    EXPECT_EQ(kept->history, expected->history) << i;
+    EXPECT_EQ(kept->history != 0, separate) << i;
+  }
+  EXPECT_EQ(other->wait().token_ids, reference.run(other_job()).token_ids);
+  EXPECT_EQ(other->wait().embedding, reference.run(other_job()).embedding);
+}
+
+TEST(scheduler, of_a_failed_step_only_the_request_at_fault_fails) {
+  for (const std::uint64_t cache_bytes : {std::uint64_t{0}, std::uint64_t{64} << 20}) {
+    for (const std::int64_t fixed_step : {0, 64}) {
+      for (const bool embed : {false, true}) {
+        EngineFixture::Options options;
+        options.slots = 5;
+        options.chunk = 32;
+        options.cache_bytes = cache_bytes;
+        options.fixed_step = fixed_step;
+        check_recovery(options, embed);
+      }
+    }
+  }
+}
+
+TEST(scheduler, a_request_can_be_cancelled_while_it_is_computed_again) {
+  EngineFixture::Options options;
+  options.fixed_step = 64;
+  options.cache_bytes = 64 << 20;
+  EngineFixture fixture(options);
+  const auto ids = random_ids(100, 1);
+  std::promise<void> running, submitted;
+  std::shared_ptr<RequestHandle> a;
+  int failures = 0, replayed = 0;
+  fixture.model.before_forward = [&](const model::StepInput& input) {
+    const bool together = input.plan.sequences.size() > 1;
+    if (together && ++failures == 1) throw std::runtime_error("together");
+    if (!together && failures == 1 && input.positions[0] >= 100 && ++replayed == 5) a->cancel();
+  };
+  engine::Job job = fixture.job(text_prompt(ids), 40);
+  job.on_token = [&, tokens = 0](const TokenEvent&) mutable {
+    if (++tokens != 20) return;
+    running.set_value();
+    submitted.get_future().wait();
+  };
+  a = fixture.submit(std::move(job));
+  running.get_future().wait();
+  const auto b = fixture.submit(fixture.job(text_prompt(random_ids(3, 2)), 40));
+  submitted.set_value();
+  EXPECT_EQ(a->wait().finish_reason, FinishReason::cancelled);
+  EXPECT_GE(a->wait().token_ids.size(), 20u);
+  EXPECT_EQ(b->wait().finish_reason, FinishReason::length);
+  // What the cancelled request left in the cache is right.
+  EXPECT_TRUE(ask(fixture, text_prompt(ids), 30).same_numbers(ask_cold(text_prompt(ids), 30, options)));
+}
+
+TEST(scheduler, steps_that_fail_only_together_or_with_the_device_fail_their_requests) {
+  for (const ErrorKind kind : {ErrorKind::does_not_fit, ErrorKind::device}) {
+    EngineFixture fixture;
+    int failures = 0;
+    fixture.model.before_forward = [&](const model::StepInput& input) {
+      if (input.plan.sequences.size() <= 1) return;
+      ++failures;
+      throw Error(kind, "together");
+    };
+    // The first waits for the second.
+    std::promise<void> submitted;
+    engine::Job job = fixture.job(text_prompt({1, 2}), 5000);
+    job.on_token = [&, tokens = 0](const TokenEvent&) mutable {
+      if (++tokens == 3) submitted.get_future().wait();
+    };
+    const auto a = fixture.submit(std::move(job));
+    const auto b = fixture.submit(fixture.job(text_prompt({3, 4}), 5000));
+    submitted.set_value();
+    ASSERT_EQ(a->wait().finish_reason, FinishReason::error);
+    ASSERT_EQ(b->wait().finish_reason, FinishReason::error);
+    EXPECT_EQ(a->wait().error->kind(), kind);
+    EXPECT_EQ(b->wait().error->kind(), kind);
+    EXPECT_EQ(failures, kind == ErrorKind::device ? 1 : 4);
+    EXPECT_EQ(fixture.run(fixture.job(text_prompt({1, 2}), 2)).finish_reason, FinishReason::length);
+  }
+}
+
 TEST(scheduler, embeddings_are_the_mean_of_all_hidden_states) {
   EngineFixture::Options options;
   options.chunk = 16;
