@@ -34,7 +34,7 @@ struct EngineOptions {
   int context_tokens = 0;               // per request; 0 = the model's, bounded by memory
   std::string kv_type;                  // "" = chosen by the plan; f32, f16, bf16
   std::string downsample;               // "" = as the model's files say; "16x", "4x" (MiniCPM-V)
-  std::uint64_t cache_ram_bytes = 1ull << 30;   // prefix snapshots in memory; 0 = off
+  std::uint64_t cache_ram_bytes = 1ull << 30;   // prefix snapshots and picture features in memory; 0 = off
   std::string cache_dir;                // prefix snapshots on disk; empty = off
   std::uint64_t cache_disk_bytes = 8ull << 30;
   bool strip_volatile_lines = true;     // documented rule for changing first lines (billing headers)

@@ -62,7 +62,7 @@ void add_serve_command(CLI::App& app, Action& action) {
       ->check(CLI::Range(0, 1 << 24));
   command->add_option("--api-key", server.api_keys, "key that clients must send; may be given several times");
   command->add_option("--api-key-file", options->api_key_file, "file with one key a line (keeps keys out of the process list)");
-  command->add_option("--cache-ram", options->cache_ram, "memory for prefix snapshots")->capture_default_str();
+  command->add_option("--cache-ram", options->cache_ram, "memory for prefix snapshots and picture features")->capture_default_str();
   command->add_option("--cache-dir", options->cache_dir, "folder for prefix snapshots that survive a restart");
   command->add_option("--cache-disk", options->cache_disk, "limit of that folder")->capture_default_str();
   command->add_option("--cors-origin", server.cors_origins, "web origin allowed besides local ones; '*' allows any");

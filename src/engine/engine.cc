@@ -22,6 +22,7 @@ namespace engine {
 namespace {
 
 constexpr int kMaxTopLogprobs = 20;
+constexpr std::uint64_t kMostFeatureBytes = 64ull << 20;
 
 class LoadedEngine final : public Engine {
  public:
@@ -40,7 +41,7 @@ class LoadedEngine final : public Engine {
     plan_ = make_memory_plan(*model_, options_, memory_left(*backend_));
     pool_ = std::make_unique<StatePool>(*backend_, model_->state_shape(plan_.kv_type));
     PrefixCache::Options cache_options;
-    cache_options.memory_bytes = plan_.cache_bytes;
+    cache_options.memory_bytes = plan_.cache_bytes - feature_bytes();
     cache_options.token_operations = 2 * static_cast<double>(model_->active_parameters(false));
     cache_options.block_step = block_step_for(pool_->state_bytes(), cache_options.token_operations);
     cache_options.fixed_step = fixed_step(*backend_);
@@ -59,6 +60,7 @@ class LoadedEngine final : public Engine {
     scheduler_options.end_tokens = defaults_.end_tokens;
     scheduler_options.doorbell = doorbell;
     scheduler_options.largest_chunk = largest_chunk(*backend_);
+    scheduler_options.feature_bytes = feature_bytes();
     scheduler_options.profiler = options_.timings ? &profiler_ : nullptr;
     scheduler_ = std::make_unique<Scheduler>(*model_, *pool_, *cache_, std::move(scheduler_options));
     if (plan_.cache_bytes < options_.cache_ram_bytes) {
@@ -131,6 +133,9 @@ class LoadedEngine final : public Engine {
   EngineMetrics metrics() const override { return scheduler_->metrics(); }
 
  private:
+  /// Of the cache's memory, what keeps picture features: an eighth, where there are pictures.
+  std::uint64_t feature_bytes() const { return prompts_.accepts_images() ? std::min(plan_.cache_bytes / 8, kMostFeatureBytes) : 0; }
+
   /// Tokens that the answer may have. Error{does_not_fit} before anything runs, with both numbers.
   std::int64_t tokens_for(const Request& request, std::int64_t prompt_tokens) const {
     const std::int64_t context = plan_.context_tokens;

@@ -14,7 +14,7 @@ struct MemoryPlan {
   DType kv_type = DType::f32;
   int context_tokens = 0;                 // per request
   std::uint64_t bytes_per_request = 0;    // KV pages of a full context and the recurrent state
-  std::uint64_t cache_bytes = 0;          // prefix snapshots: as asked, at most a quarter of what is there
+  std::uint64_t cache_bytes = 0;          // prefix snapshots and picture features: as asked, at most a quarter of what is there
   std::uint64_t available_bytes = 0;      // for all that, when the plan was made
 };
 

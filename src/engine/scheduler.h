@@ -29,7 +29,7 @@ class Scheduler {
     int slots = 1;
     std::int64_t largest_chunk = 512;            // prefill tokens in a step; a power of two
     std::vector<std::int32_t> end_tokens;
-    std::uint64_t feature_bytes = 64ull << 20;   // image features kept for reuse
+    std::uint64_t feature_bytes = 0;             // picture features kept for reuse
     std::shared_ptr<Doorbell> doorbell;          // rung by the cache's disk thread; may be null
     Profiler* profiler = nullptr;
   };

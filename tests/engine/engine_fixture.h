@@ -83,6 +83,7 @@ struct EngineFixture {
     scheduler_options.largest_chunk = options.chunk;
     scheduler_options.end_tokens = {kEndToken};
     scheduler_options.doorbell = doorbell;
+    scheduler_options.feature_bytes = 1 << 20;
     scheduler = std::make_unique<engine::Scheduler>(model, *pool, *cache, scheduler_options);
   }
 
