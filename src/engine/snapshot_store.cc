@@ -1,7 +1,6 @@
 #include "engine/snapshot_store.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -10,8 +9,6 @@ namespace heirloom::engine {
 namespace {
 
 constexpr std::int64_t kPageTokens = ops::StateShape::kPageTokens;
-// A snapshot not used for this many requests is worth half.
-constexpr double kHalfLifeLookups = 64;
 constexpr std::uint64_t kEntryBytes = 512;  // entry, node and page references, roughly
 
 double weight(SnapshotKind kind) {
@@ -44,7 +41,7 @@ SnapshotStore::Hit SnapshotStore::find(std::span<const Symbol> symbols,
     if (hit.deepest == nullptr && (!at_end || entry->has_logits())) hit.deepest = entry;
     if (entry->memory && (!at_end || !entry->memory->logits.empty())) hit.in_memory = entry;
   }
-  if (hit.deepest != nullptr) hit.deepest->last_use = lookups_;
+  for (PrefixIndex::Node* node : match.entries) node->entry->last_use = lookups_;
   return hit;
 }
 
@@ -126,8 +123,9 @@ double SnapshotStore::worth(const CacheEntry& entry) const {
        i < entry.memory->pages.size(); ++i) {
     if (entry.memory->pages[i]->cache_references == 1) freed += pool_.page_bytes();
   }
-  const double age = static_cast<double>(lookups_ - entry.last_use);
-  return static_cast<double>(saved) * weight(entry.kind) * std::exp2(-age / kHalfLifeLookups) / static_cast<double>(freed);
+  // Falls fast at first and slowly later: the last requests keep their blocks, where edits and forks go back to, older ones their ends.
+  const double age = 1 + static_cast<double>(lookups_ - entry.last_use);
+  return static_cast<double>(saved) * weight(entry.kind) / (age * age) / static_cast<double>(freed);
 }
 
 bool SnapshotStore::evict_one(const CacheEntry* keep) {

@@ -59,7 +59,7 @@ class SnapshotStore {
   ~SnapshotStore();
 
   /// The deepest state below the prompt's end that `extends` allows to go on from, or the one at its end if its logits were
-  /// kept. Counts as a use.
+  /// kept. Counts as a use of every snapshot on the way.
   Hit find(std::span<const Symbol> symbols, const std::function<bool(const CacheEntry&)>& extends);
   /// The entry at exactly this prefix, or null.
   const CacheEntry* entry_of(std::span<const Symbol> prefix) const { return find_entry(prefix); }
