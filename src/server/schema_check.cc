@@ -31,9 +31,10 @@ constexpr std::array kRefused{"not", "if", "then", "else", "dependentRequired", 
 constexpr std::array kFormats{"email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri",
                               "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"};
 
-// The compiler's own "date" takes any day up to 31. These are days that every year has, of the years 1000 to 9999.
+// The compiler's own "date" takes any day up to 31. These are the days of the calendar, of the years 1000 to 9999.
 constexpr const char* kDate =
-    "[1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
+    "([1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))|"
+    "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29)";
 constexpr const char* kTime = "T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
 
 template <typename List>

@@ -93,9 +93,10 @@ TEST_F(constraints, dates_are_of_the_calendar) {
   const std::string nullable = R"({"type": ["string", "null"], "format": "date"})";
   EXPECT_EQ(date("2024-12-31", "date"), "2024-12-31");
   EXPECT_EQ(date("2024-12-31T23:59:59.5+02:00", "date-time"), "2024-12-31T23:59:59.5+02:00");
+  for (const char* leap : {"2024-02-29", "2000-02-29", "1996-02-29"}) EXPECT_EQ(date(leap, "date"), leap);
   EXPECT_EQ(with_schema("null", nullable).content(), "null");
   EXPECT_NE(with_schema("\"2024-11-31\"", nullable).content(), "\"2024-11-31\"");
-  for (const char* none : {"2024-11-31", "0000-01-01", "2023-02-29", "2024-13-01"}) EXPECT_NE(date(none, "date"), none);
+  for (const char* none : {"2024-11-31", "0000-01-01", "2023-02-29", "1900-02-29", "2024-02-30", "2024-13-01"}) EXPECT_NE(date(none, "date"), none);
 }
 
 TEST_F(constraints, J01_what_cannot_be_enforced_is_named) {
