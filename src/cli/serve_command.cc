@@ -2,6 +2,7 @@
 #include <sstream>
 
 #include "base/mapped_file.h"
+#include "cli/cache_options.h"
 #include "cli/command_options.h"
 #include "server/server.h"
 
@@ -45,6 +46,7 @@ int serve(const ServeOptions& given) {
   }
   const auto engine = Engine::load(engine_options);
   server::run_server(*engine, options);
+  if (given.common.timings) print_timings(engine->timings_report());
   return 0;
 }
 

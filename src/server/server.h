@@ -18,7 +18,7 @@ struct ServerOptions {
   bool think = false;                      // thinking where a request does not say
   bool web_page = true;
   int max_waiting = 256;                   // admitted requests; more are answered 503
-  int io_threads = 2;
+  int io_threads = 1;
   int work_threads = 2;                    // parsing, templates, grammars
   std::chrono::milliseconds grace{30'000}; // for running requests at shutdown
   HttpLimits http;

@@ -23,23 +23,51 @@ struct Bf16 {
 // lines in flight than the hardware does across the rows of a page.
 constexpr int kFetchAheadTokens = 8;
 
-/// One tile of scores. A score's order is: lanes of dims, one chain each, then the tree of store_tile.
-template <typename Format>
+/// R rows, kTileRows or a half or quarter of it, by as many tokens as fill the tile. A score's order is: lanes of dims, one chain each, then the tree of store_tile, which sees
+/// the tokens beyond its four as further rows: score i of row r and token j of it is out[r * stride + j].
+template <typename Format, int R>
 HEIRLOOM_INLINE void score_tile(const float* const* q, const typename Format::Element* keys, int d, float* out,
                                 std::ptrdiff_t stride, bool fetch) {
+  constexpr int kTokens = kTileRows * kTileTokens / R;
   Vec acc[kTileRows * kTileTokens];
   for (Vec& a : acc) a = zero();
   for (int i = 0; i < d; i += kLanes) {
-    Vec rows[kTileRows];
-    for (int r = 0; r < kTileRows; ++r) rows[r] = load(q[r] + i);
-    for (int t = 0; t < kTileTokens; ++t) {
+    Vec rows[R];
+    for (int r = 0; r < R; ++r) rows[r] = load(q[r] + i);
+    for (int t = 0; t < kTokens; ++t) {
       if (fetch) __builtin_prefetch(keys + (t + kFetchAheadTokens) * d + i);
       const Vec key = Format::get(keys + t * d + i);
-      for (int r = 0; r < kTileRows; ++r) acc[t * kTileRows + r] = madd(rows[r], key, acc[t * kTileRows + r]);
+      for (int r = 0; r < R; ++r) {
+        Vec& sum = acc[t % kTileTokens * kTileRows + t / kTileTokens * R + r];
+        sum = madd(rows[r], key, sum);
+      }
     }
   }
-  store_tile(acc, out, stride);
+  if (R == kTileRows) {
+    store_tile(acc, out, stride);
+    return;
+  }
+  float spare[kTileRows * kTileTokens];
+  store_tile(acc, spare, kTileTokens);
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < kTokens; ++t) out[r * stride + t] = spare[(t / kTileTokens * R + r) * kTileTokens + t % kTileTokens];
+  }
 }
+
+template <typename Format, int R>
+HEIRLOOM_INLINE void score_rows(const float* q, const typename Format::Element* keys, int begin, int end, int d, float* scores,
+                                std::ptrdiff_t stride, bool fetch) {
+  const float* tile[R];
+  for (int r = 0; r < R; ++r) tile[r] = q + r * static_cast<std::ptrdiff_t>(d);
+  for (int t = begin; t < end; t += kTileRows * kTileTokens / R) {
+    score_tile<Format, R>(tile, keys + static_cast<std::ptrdiff_t>(t) * d, d, scores + t, stride, fetch);
+  }
+}
+
+template <int R>
+struct Rows {
+  static constexpr int kCount = R;
+};
 
 template <typename Format>
 HEIRLOOM_INLINE void score_all(const float* q, int rows, const void* keys, int tokens, int d, float* scores,
@@ -48,23 +76,17 @@ HEIRLOOM_INLINE void score_all(const float* q, int rows, const void* keys, int t
   constexpr int kStrip = 16;  // tokens whose keys stay in the first-level cache while all rows pass (16 KiB at 256 dims)
   for (int strip = 0; strip < tokens; strip += kStrip) {
     const int end = tokens < strip + kStrip ? tokens : strip + kStrip;
-    for (int row = 0; row < rows; row += kTileRows) {
-      const bool whole = rows - row >= kTileRows;
-      const float* tile[kTileRows];
-      for (int r = 0; r < kTileRows; ++r) tile[r] = q + (row + r < rows ? row + r : rows - 1) * static_cast<std::ptrdiff_t>(d);
-      for (int t = strip; t < end; t += kTileTokens) {
-        float* out = scores + row * stride + t;
-        if (whole) {
-          score_tile<Format>(tile, k + static_cast<std::ptrdiff_t>(t) * d, d, out, stride, row == 0);
-          continue;
-        }
-        float spare[kTileRows * kTileTokens];  // the same arithmetic; rows that do not exist are dropped
-        score_tile<Format>(tile, k + static_cast<std::ptrdiff_t>(t) * d, d, spare, kTileTokens, row == 0);
-        for (int r = 0; r < rows - row; ++r) {
-          for (int j = 0; j < kTileTokens; ++j) out[r * stride + j] = spare[r * kTileTokens + j];
-        }
-      }
+    int row = 0;
+    const auto pass = [&](auto tile_rows) {
+      score_rows<Format, decltype(tile_rows)::kCount>(q + row * static_cast<std::ptrdiff_t>(d), k, strip, end, d, scores + row * stride,
+                                                     stride, row == 0);
+      row += decltype(tile_rows)::kCount;
+    };
+    while (row + kTileRows <= rows) pass(Rows<kTileRows>());
+    if constexpr (kTileRows == 4) {
+      if (row + 2 <= rows) pass(Rows<2>());
     }
+    if (row < rows) pass(Rows<1>());
   }
 }
 
@@ -99,7 +121,11 @@ HEIRLOOM_INLINE void weigh_strip(const float* w, std::ptrdiff_t stride, int rows
     weigh_tile<Format, 4, V>(w + row * stride, stride, values, tokens, d, sums + row * static_cast<std::ptrdiff_t>(d), add_to,
                              row == 0 ? fetch_bytes : 0);
   }
-  for (; row < rows; ++row) {
+  for (; row + 2 <= rows; row += 2) {
+    weigh_tile<Format, 2, V>(w + row * stride, stride, values, tokens, d, sums + row * static_cast<std::ptrdiff_t>(d), add_to,
+                             row == 0 ? fetch_bytes : 0);
+  }
+  if (row < rows) {
     weigh_tile<Format, 1, V>(w + row * stride, stride, values, tokens, d, sums + row * static_cast<std::ptrdiff_t>(d), add_to,
                              row == 0 ? fetch_bytes : 0);
   }

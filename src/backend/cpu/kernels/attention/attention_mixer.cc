@@ -187,7 +187,7 @@ void AttentionMixer::attend_block(const Step& step, const Chunk& chunk, int kv_h
   };
   over_pages(0, [&](const void* keys, int t, int count) {
     // Rounded up to whole tiles: a page always has 64 keys, and scores past the valid ones are overwritten below.
-    step.kernels.score[format](q, vectors, keys, (count + 3) / 4 * 4, step.padded, scores + t, kAttentionBlock);
+    step.kernels.score[format](q, vectors, keys, (count + 15) / 16 * 16, step.padded, scores + t, kAttentionBlock);
   });
   for (int i = 0; i < vectors; ++i) {
     const int valid = std::min(kAttentionBlock, chunk.position + i / step.group + 1 - first_token);

@@ -8,6 +8,8 @@
 namespace heirloom::cpu {
 namespace {
 
+constexpr std::int64_t kLeastWork = 1 << 16;  // multiplications in a piece of a loop: claiming one costs about 100 ns
+
 LinearKernels make_table(CpuTier tier) {
   LinearKernels table{};
   scalar::fill_linear_kernels(table);
@@ -92,7 +94,8 @@ void linear(ThreadPool& pool, CpuTier tier, ops::Matrix x, std::span<const ops::
   const ActTiles integers = any_integer ? quantize_tiles(pool, kernels, x, integer_scratch) : ActTiles{};
   const ActTiles floats = any_float ? float_tiles(pool, x, float_scratch) : ActTiles{};
 
-  pool.parallel_for(panels, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t grain = std::max<std::int64_t>(1, kLeastWork / (x.cols * kPanelRows * x.rows));
+  pool.parallel_for(panels, grain, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t base = 0;  // first panel of this output in the common numbering
     for (const auto& out : outs) {
       const PackedWeight& weight = packed(*out.weight);
