@@ -49,6 +49,17 @@ INSTANTIATE_TEST_SUITE_P(python, clients,
                            return name.substr(0, name.find(' '));
                          });
 
+TEST(load_tool, counts_no_failure_among_many_users) {
+  const auto python = client_python();
+  if (python.empty()) GTEST_SKIP() << "the client environment is not installed (scripts/make_test_venv.sh)";
+  TestServer server;
+  server.engine.script = obliging;
+  const std::string command = python.string() + " -m locust --headless --only-summary --users 32 --spawn-rate 32 --run-time 5s --stop-timeout 10" +
+                              " --locustfile " HEIRLOOM_SOURCE_DIR "/tests/server/clients/load_users.py --host http://127.0.0.1:" +
+                              std::to_string(server.port()) + " >&2";
+  EXPECT_EQ(std::system(command.c_str()), 0);  // 1 when any request failed
+}
+
 /// Runs the page's checks against the server at `port`; more arguments as browser_checks.py takes them.
 void check_page(int port, const std::string& more) {
   const std::string command = client_python().string() + " " + HEIRLOOM_SOURCE_DIR "/tests/server/clients/browser_checks.py http://127.0.0.1:" +
