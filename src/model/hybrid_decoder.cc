@@ -9,6 +9,29 @@ namespace {
 
 std::string layer_name(std::size_t index) { return "lm.layer" + std::to_string(index); }
 
+/// Abandons the backend's step when an error ends it.
+class BackendStep {
+ public:
+  explicit BackendStep(ops::Backend& backend) : backend_(backend) {}
+  BackendStep(const BackendStep&) = delete;
+  BackendStep& operator=(const BackendStep&) = delete;
+  ~BackendStep() {
+    if (open_) backend_.abandon_step();
+  }
+  bool begin(const ops::StepPlan& plan, std::uint64_t key) {
+    open_ = true;
+    return backend_.begin_step(plan, key);
+  }
+  void end() {
+    backend_.end_step();
+    open_ = false;
+  }
+
+ private:
+  ops::Backend& backend_;
+  bool open_ = false;
+};
+
 }  // namespace
 
 ops::StateShape HybridDecoder::state_shape(DType kv_type) const {
@@ -84,7 +107,8 @@ StepOutput HybridDecoder::forward(const StepInput& input, Taps* taps) {
   // One token per sequence with nothing unusual is the step that repeats: a backend may record and replay it.
   const bool repeats = taps == nullptr && input.features.empty() && !input.want_hidden && num_logits == rows &&
                        input.plan.sequences.size() == static_cast<std::size_t>(rows);
-  const bool replayed = backend_.begin_step(input.plan, repeats ? static_cast<std::uint64_t>(rows) : 0);
+  BackendStep step(backend_);
+  const bool replayed = step.begin(input.plan, repeats ? static_cast<std::uint64_t>(rows) : 0);
   if (!replayed) {
     backend_.embed(*embedding_, ids, hidden);
     for (const FeatureRows& part : input.features) {
@@ -109,7 +133,7 @@ StepOutput HybridDecoder::forward(const StepInput& input, Taps* taps) {
       backend_.linear(last, {&head, 1});
     }
   }
-  backend_.end_step();
+  step.end();
   return output;
 }
 
@@ -129,11 +153,12 @@ void HybridDecoder::run_layer(const StepInput& input, ops::Matrix hidden, Taps* 
   upload_rope(input);
   const ops::Matrix normed = scratch_.matrix(hidden.rows, hidden.cols);
   const ops::Matrix delta = scratch_.matrix(hidden.rows, hidden.cols);
-  backend_.begin_step(input.plan, 0);
+  BackendStep step(backend_);
+  step.begin(input.plan, 0);
   backend_.rms_norm(hidden, layer.input_norm.f32(), config_.rms_norm_eps, normed);
   layer_step(layer, layer_name(static_cast<std::size_t>(held_layer_)), hidden, normed, delta, emit);
   backend_.add(hidden, delta);
-  backend_.end_step();
+  step.end();
 }
 
 /// A layer without the norm in front of it and the addition behind it, which the next layer's norm is fused with.

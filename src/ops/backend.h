@@ -233,6 +233,8 @@ class Backend {
   /// the last time); backends without recording return false. key 0 = never record.
   virtual bool begin_step(const StepPlan& plan, std::uint64_t key) = 0;
   virtual void end_step() = 0;
+  /// Instead of end_step after an error: whatever was recorded or put off is dropped.
+  virtual void abandon_step() noexcept {}
 
   // ---- dense ops ----
   /// out[r, :] = table[ids[r], :] (dequantised). ids: device int32 [out.rows].

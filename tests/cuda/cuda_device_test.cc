@@ -118,5 +118,35 @@ TEST(cuda_step, a_recorded_step_gives_what_its_calls_would) {
   EXPECT_EQ(issued, 2);  // once as it is, once recorded, then replayed
 }
 
+TEST(cuda_step, an_error_while_it_is_recorded_spoils_nothing) {
+  auto backend = open_emulated();
+  const MadeWeight made = make_weight(DType::q8_0, 1, 32, 64, 1);
+  const auto weight = backend->load_weight(made.data);
+  Both x(*backend, 1, 64, 2), out(*backend, 1, 32, 3);
+  ops::StepPlan plan;
+  plan.num_rows = 1;
+  plan.sequences.push_back({0, 1, 0, nullptr, nullptr, {}, {}});
+  int issued = 0;
+  for (unsigned step = 0; step < 5; ++step) {
+    x.values() = random_floats(64, 10 + step);
+    backend->upload(x.device().data, x.values().data(), 256);
+    const bool replayed = backend->begin_step(plan, 7);
+    if (!replayed) {
+      const ops::LinearOut projection{weight.get(), out.device().data};
+      backend->linear(x.device(), {&projection, 1});
+      ++issued;
+    }
+    if (step == 1) {  // the one that is recorded
+      ASSERT_FALSE(replayed);
+      backend->abandon_step();
+      continue;
+    }
+    backend->end_step();
+    ops::reference::linear(x.host(), made.floats.data(), nullptr, out.host());
+    out.expect_equal("step " + std::to_string(step));
+  }
+  EXPECT_EQ(issued, 3);  // recorded again by the step after it
+}
+
 }  // namespace
 }  // namespace heirloom::test

@@ -128,12 +128,6 @@ std::unique_ptr<ops::Weight> CudaBackend::load_weight(const ops::WeightData& dat
 // ---- steps ----
 
 bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
-  if (recording_ != nullptr) {  // an error ended the step that was being recorded
-    device_->abandon_capture();
-    recording_ = nullptr;
-  }
-  pending_norm_.reset();
-  pending_gemvs_.clear();
   plan_ = &plan;
   splits_ = context_pages();
 
@@ -193,6 +187,14 @@ void CudaBackend::end_step() {
   recording_ = nullptr;
   recorded->graph = device_->end_capture();
   device_->run_graph(recorded->graph);
+}
+
+void CudaBackend::abandon_step() noexcept {
+  if (recording_ != nullptr) device_->abandon_capture();
+  recording_ = nullptr;
+  pending_norm_.reset();
+  pending_gemvs_.clear();
+  plan_ = nullptr;
 }
 
 std::int64_t CudaBackend::context_pages() const {

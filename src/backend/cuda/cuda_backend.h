@@ -62,6 +62,7 @@ class CudaBackend : public ops::Backend {
 
   bool begin_step(const ops::StepPlan& plan, std::uint64_t key) override;
   void end_step() override;
+  void abandon_step() noexcept override;
 
   void embed(const ops::Weight& table, const std::int32_t* ids, ops::Matrix out) override;
   void rms_norm(ops::Matrix x, const float* weight, float eps, ops::Matrix out) override;
