@@ -30,7 +30,7 @@ def main():
     args = parser.parse_args()
     items = [json.loads(line) for path in args.items for line in open(path)]
     items = [item for item in items if "image" not in item and item["prompt_tokens"] < 300 and len(item["hf"]["ids"]) >= 8]
-    items = items[:: max(1, len(items) // args.limit)]
+    items = items[:: max(1, -(-len(items) // args.limit))]
     gaps = []
     for item in items:
         body = json.dumps({"messages": item["messages"], "max_tokens": 200, "temperature": 0, "stream": True}).encode()

@@ -2,7 +2,8 @@
 
 For each number of concurrent streams: the total tokens/s, the median and p99 time between tokens. Then the time between tokens of a running
 stream while a long prompt prefills beside it. Rounds take turns between the servers, so that both see the same machine; medians with
-minimum and maximum are printed, and the ratio to the other server. Works with any OpenAI-compatible server (ignore_eos keeps lengths equal).
+minimum and maximum are printed, and the ratio to the other server. A token without text (half a character) is no event, and counts into the next
+gap. Works with any OpenAI-compatible server (ignore_eos keeps lengths equal).
 """
 import argparse
 import asyncio
@@ -21,7 +22,6 @@ parser.add_argument("base", nargs="+")
 parser.add_argument("--streams", default="1,8")
 parser.add_argument("--tokens", type=int, default=128)
 parser.add_argument("--rounds", type=int, default=5)
-parser.add_argument("--every-token", action="store_true", help="ask for logprobs, so that a token without text is an event too")
 parser.add_argument("--prefill", type=int, default=0, help="words of the long prompt; 0 leaves the test out")
 parser.add_argument("--prefill-tokens", type=int, default=0, help="tokens of the stream beside it (default: four times --tokens)")
 args = parser.parse_args()
@@ -37,7 +37,7 @@ def words(count, seed):
 async def stream(client, prompt, tokens, times):
     """One answer; the time of every event goes to `times`. Bytes are counted, not parsed: the client shares the server's cores."""
     body = json.dumps({"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
-                       "stream_options": {"include_usage": True}, **({"logprobs": True} if args.every_token else {})}).encode()
+                       "stream_options": {"include_usage": True}}).encode()
     loop = asyncio.get_running_loop()
     with socket.socket() as connection:
         connection.setblocking(False)

@@ -1,6 +1,8 @@
 // The device layer without a card: what is said about devices, memory under a ceiling, launch limits, recording.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include <cstring>
 
 #include "base/check.h"
@@ -94,7 +96,8 @@ TEST(cuda_device, knows_its_tiers) {
   EXPECT_EQ(newer->device().tier_of("no_such_kernel"), 0);
 }
 
-TEST(cuda_step, a_recorded_step_gives_what_its_calls_would) {
+/// Steps of one product that are run, recorded, then replayed; step `abandoned` ends with an error. Returns how many were issued.
+int run_steps(unsigned steps, std::optional<unsigned> abandoned) {
   auto backend = open_emulated();
   const MadeWeight made = make_weight(DType::q8_0, 1, 32, 64, 1);
   const auto weight = backend->load_weight(made.data);
@@ -103,7 +106,7 @@ TEST(cuda_step, a_recorded_step_gives_what_its_calls_would) {
   plan.num_rows = 1;
   plan.sequences.push_back({0, 1, 0, nullptr, nullptr, {}, {}});
   int issued = 0;
-  for (unsigned step = 0; step < 4; ++step) {
+  for (unsigned step = 0; step < steps; ++step) {
     x.values() = random_floats(64, 10 + step);
     backend->upload(x.device().data, x.values().data(), 256);
     if (!backend->begin_step(plan, 7)) {
@@ -111,33 +114,7 @@ TEST(cuda_step, a_recorded_step_gives_what_its_calls_would) {
       backend->linear(x.device(), {&projection, 1});
       ++issued;
     }
-    backend->end_step();
-    ops::reference::linear(x.host(), made.floats.data(), nullptr, out.host());
-    out.expect_equal("step " + std::to_string(step));
-  }
-  EXPECT_EQ(issued, 2);  // once as it is, once recorded, then replayed
-}
-
-TEST(cuda_step, an_error_while_it_is_recorded_spoils_nothing) {
-  auto backend = open_emulated();
-  const MadeWeight made = make_weight(DType::q8_0, 1, 32, 64, 1);
-  const auto weight = backend->load_weight(made.data);
-  Both x(*backend, 1, 64, 2), out(*backend, 1, 32, 3);
-  ops::StepPlan plan;
-  plan.num_rows = 1;
-  plan.sequences.push_back({0, 1, 0, nullptr, nullptr, {}, {}});
-  int issued = 0;
-  for (unsigned step = 0; step < 5; ++step) {
-    x.values() = random_floats(64, 10 + step);
-    backend->upload(x.device().data, x.values().data(), 256);
-    const bool replayed = backend->begin_step(plan, 7);
-    if (!replayed) {
-      const ops::LinearOut projection{weight.get(), out.device().data};
-      backend->linear(x.device(), {&projection, 1});
-      ++issued;
-    }
-    if (step == 1) {  // the one that is recorded
-      ASSERT_FALSE(replayed);
+    if (step == abandoned) {
       backend->abandon_step();
       continue;
     }
@@ -145,7 +122,15 @@ TEST(cuda_step, an_error_while_it_is_recorded_spoils_nothing) {
     ops::reference::linear(x.host(), made.floats.data(), nullptr, out.host());
     out.expect_equal("step " + std::to_string(step));
   }
-  EXPECT_EQ(issued, 3);  // recorded again by the step after it
+  return issued;
+}
+
+TEST(cuda_step, a_recorded_step_gives_what_its_calls_would) {
+  EXPECT_EQ(run_steps(4, std::nullopt), 2);  // once as it is, once recorded, then replayed
+}
+
+TEST(cuda_step, an_error_while_it_is_recorded_spoils_nothing) {
+  EXPECT_EQ(run_steps(5, 1), 3);  // recorded again by the step after it
 }
 
 }  // namespace

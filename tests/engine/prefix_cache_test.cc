@@ -181,6 +181,23 @@ TEST(prefix_cache, ends_of_prompts_outlive_block_snapshots) {
   EXPECT_EQ(ask(fixture, text_prompt(first), 1).cached, 170);
 }
 
+TEST(prefix_cache, the_newest_prompt_keeps_its_blocks_when_older_ones_fill_the_budget) {
+  EngineFixture::Options options;
+  options.cache_bytes = 60'000;
+  EngineFixture fixture(options);
+  const std::int64_t step = fixture.cache->block_step(600);
+  for (std::uint32_t round = 0; round < 8; ++round) {
+    const Ids prompt = random_ids(600, 10 * round);
+    ask(fixture, text_prompt(prompt), 1);
+    for (const std::uint32_t at : {450u, 400u, 300u}) {
+      const Ids kept(prompt.begin(), prompt.begin() + at);
+      const Answer changed = ask(fixture, text_prompt(joined(kept, random_ids(600 - at, 10 * round + at))), 1);
+      EXPECT_GE(changed.cached, at - step) << "round " << round << ", changed at " << at;
+    }
+  }
+  EXPECT_GT(fixture.scheduler->metrics().cache_evictions, 0u);
+}
+
 TEST(prefix_cache, the_block_step_follows_from_the_shape_alone) {
   // Qwen3.5-0.8B: 18 layers of 16 heads of 128 x 128 f32, 1.2 G operations a token; Qwen3.6-35B-A3B: 30 layers of 32 heads, 5 G.
   EXPECT_EQ(engine::block_step_for(19'759'104, 1.2e9), 64);

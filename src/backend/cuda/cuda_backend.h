@@ -139,7 +139,7 @@ class CudaBackend : public ops::Backend {
                    int pairs, float* out, float* swiglu_out);
   // cuda_moe.cc
   bool few_rows_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top,
-                       const float* shared_logit, ops::Matrix out);
+                        const float* shared_logit, ops::Matrix out);
   void experts_on_host(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top, float* out,
                        const std::function<void()>& meanwhile);
   void grouped_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, float* expert_out);

@@ -109,7 +109,7 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
 // product for the residual add. Row by row, so that a token beside others has the bits of one alone. False where the shapes do
 // not allow it.
 bool CudaBackend::few_rows_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, const float* top,
-                                  const float* shared_logit, ops::Matrix out) {
+                                   const float* shared_logit, ops::Matrix out) {
   const CudaWeight &gate = resident(weights.gate), &up = resident(weights.up), &down = resident(weights.down);
   const auto alike = [](const CudaWeight& a, const CudaWeight& b) {
     return a.format == b.format && a.rows == b.rows && a.cols == b.cols;

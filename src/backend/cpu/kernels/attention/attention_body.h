@@ -23,8 +23,8 @@ struct Bf16 {
 // lines in flight than the hardware does across the rows of a page.
 constexpr int kFetchAheadTokens = 8;
 
-/// R rows, kTileRows or a half or quarter of it, by as many tokens as fill the tile. A score's order is: lanes of dims, one chain each, then the tree of store_tile, which sees
-/// the tokens beyond its four as further rows: score i of row r and token j of it is out[r * stride + j].
+/// Scores of R rows (kTileRows, or a half or quarter of it) with as many tokens as fill the tile: out[r * stride + t]. A score's
+/// order is: lanes of dims, one chain each, then the tree of store_tile, which sees tokens beyond kTileTokens as further rows.
 template <typename Format, int R>
 HEIRLOOM_INLINE void score_tile(const float* const* q, const typename Format::Element* keys, int d, float* out,
                                 std::ptrdiff_t stride, bool fetch) {
