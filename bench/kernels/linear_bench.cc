@@ -41,7 +41,8 @@ struct Shape {
   std::int64_t rows, cols;
 };
 constexpr Shape kShapes[] = {{"0.8B gdn qkv", 6144, 1024},   {"0.8B ffn up", 3584, 1024}, {"0.8B ffn down", 1024, 3584},
-                             {"0.8B head", 248320, 1024},    {"35B expert up", 512, 2048}, {"35B expert down", 2048, 512}};
+                             {"0.8B head", 248320, 1024},    {"35B expert up", 512, 2048}, {"35B expert down", 2048, 512},
+                            {"demo gdn qkv", 768, 256},     {"demo ffn down", 256, 384}};
 
 struct Line {
   DType type;

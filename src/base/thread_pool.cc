@@ -45,8 +45,9 @@ bool wait_awake(const Ready& ready) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : num_threads_(threads > 0 ? threads : default_thread_count()) {
-  HEIRLOOM_CHECK(static_cast<std::uint32_t>(num_threads_) * kPiecesPerThread <= kMaxPieces);
+ThreadPool::ThreadPool(int threads)
+    : num_threads_(threads > 0 ? threads : default_thread_count()), runs_(static_cast<std::size_t>(num_threads_)) {
+  HEIRLOOM_CHECK(static_cast<std::uint64_t>(num_threads_) * kPiecesPerThread <= kCountMask);
   workers_.reserve(static_cast<std::size_t>(num_threads_ - 1));
   for (int thread = 1; thread < num_threads_; ++thread) {
     workers_.emplace_back([this, thread] { worker_main(thread); });
@@ -60,47 +61,54 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-bool ThreadPool::has_work() const {
-  const std::uint64_t tickets = tickets_.load(std::memory_order_seq_cst);
-  return static_cast<std::uint32_t>(tickets) < (tickets >> 32);
-}
-
-void ThreadPool::work(int thread) {
-  // The look before the claim keeps the counter from running away: each thread passes the end at most once a loop.
-  while (has_work()) {
-    const std::uint64_t ticket = tickets_.fetch_add(1, std::memory_order_acq_rel);
-    const auto piece = static_cast<std::uint32_t>(ticket);
-    if (piece >= (ticket >> 32)) break;
-    try {
-      piece_(context_, piece, thread);
-    } catch (...) {
-      if (!failed_.exchange(true)) error_ = std::current_exception();
+/// Runs pieces of the loop until all are claimed, those of this thread's run first; returns how many. `loop`: as loop_ had it.
+std::uint32_t ThreadPool::work(int thread, std::uint64_t loop) {
+  const auto threads = static_cast<std::uint64_t>(num_threads_);
+  const std::uint64_t count = loop & kCountMask, number = loop >> kCountBits;
+  std::uint32_t ran = 0;
+  for (std::uint64_t i = 0; i < threads; ++i) {
+    const std::uint64_t owner = (static_cast<std::uint64_t>(thread) + i) % threads;
+    const std::uint64_t begin = count * owner / threads, end = count * (owner + 1) / threads;
+    std::atomic<std::uint64_t>& next = runs_[owner].next;
+    std::uint64_t seen = next.load(std::memory_order_relaxed);
+    for (;;) {
+      if (seen >> kCountBits > number) return ran;  // the loop ended long ago
+      const std::uint64_t piece = seen >> kCountBits == number ? seen & kCountMask : begin;
+      if (piece >= end) break;
+      const std::uint64_t claimed = number << kCountBits | (piece + 1);
+      if (!next.compare_exchange_weak(seen, claimed, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+      try {
+        piece_(context_, static_cast<std::uint32_t>(piece), thread);
+      } catch (...) {
+        if (!failed_.exchange(true)) error_ = std::current_exception();
+      }
+      ++ran;
+      seen = next.load(std::memory_order_relaxed);
     }
-    const bool last = done_.fetch_add(1, std::memory_order_seq_cst) + 1 == (ticket >> 32);
-    if (last && caller_sleeps_.load(std::memory_order_seq_cst)) done_.notify_one();
   }
+  return ran;
 }
 
 void ThreadPool::fork_join(std::uint32_t count, Piece piece, const void* context) {
-  HEIRLOOM_DCHECK(!has_work());
   piece_ = piece;
   context_ = context;
   done_.store(0, std::memory_order_relaxed);
-  tickets_.store(static_cast<std::uint64_t>(count) << 32, std::memory_order_seq_cst);
+  const std::uint64_t loop = ((loop_.load(std::memory_order_relaxed) >> kCountBits) + 1) << kCountBits | count;
+  loop_.store(loop, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) {
     wake_.fetch_add(1);
     wake_.notify_all();
   }
-  work(0);
+  const std::uint32_t others = count - work(0, loop);
 
-  const auto all_done = [&] { return done_.load(std::memory_order_seq_cst) == count; };
+  const auto all_done = [&] { return done_.load(std::memory_order_seq_cst) == others; };
   if (!wait_awake(all_done)) {
     // A worker lost its core inside a piece. Sleeping gives this thread's core away, so that the worker can move here.
     // (Moving it by hand, with sched_setaffinity once its CPU clock stood still, was tried and gained nothing: with one busy
     // neighbour on one of two cores both ways run at the speed of the other core, 36 to 43 ms a token of 200 loops where
     // one thread takes 40 and two alone take 22.)
     caller_sleeps_.store(true, std::memory_order_seq_cst);
-    for (std::uint32_t seen = done_.load(); seen != count; seen = done_.load()) done_.wait(seen);
+    for (std::uint32_t seen = done_.load(); seen != others; seen = done_.load()) done_.wait(seen);
     caller_sleeps_.store(false, std::memory_order_relaxed);
   }
   if (failed_.load(std::memory_order_relaxed)) {
@@ -109,18 +117,23 @@ void ThreadPool::fork_join(std::uint32_t count, Piece piece, const void* context
   }
 }
 
-bool ThreadPool::wait_for_work() {
-  if (wait_awake([this] { return has_work() || stop_.load(std::memory_order_relaxed); })) return true;
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  const std::uint32_t seen = wake_.load(std::memory_order_seq_cst);
-  if (!has_work() && !stop_.load()) wake_.wait(seen);
-  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-  return has_work();
-}
-
 void ThreadPool::worker_main(int thread) {
+  std::uint64_t seen = 0;  // the last loop that this thread looked into
+  const auto ready = [&] { return loop_.load(std::memory_order_seq_cst) != seen || stop_.load(std::memory_order_relaxed); };
   while (!stop_.load(std::memory_order_relaxed)) {
-    if (wait_for_work()) work(thread);
+    if (!wait_awake(ready)) {
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      const std::uint32_t wakes = wake_.load(std::memory_order_seq_cst);
+      if (!ready()) wake_.wait(wakes);
+      sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    }
+    const std::uint64_t loop = loop_.load(std::memory_order_acquire);
+    if (loop == seen) continue;
+    seen = loop;
+    const std::uint32_t ran = work(thread, loop);
+    if (ran == 0) continue;
+    done_.fetch_add(ran, std::memory_order_seq_cst);
+    if (caller_sleeps_.load(std::memory_order_seq_cst)) done_.notify_one();
   }
 }
 

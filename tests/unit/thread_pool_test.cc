@@ -80,6 +80,23 @@ TEST(thread_pool, results_of_one_loop_are_visible_to_the_next) {
   for (const std::int64_t value : values) EXPECT_EQ(value, 500);
 }
 
+TEST(thread_pool, threads_that_come_late_take_no_piece_of_a_later_loop) {
+  // More threads than cores and loops of different sizes in quick succession: many threads wake in another loop than the one that
+  // woke them, or are taken off their core between looking at a loop and claiming.
+  ThreadPool pool(6);
+  for (int loop = 0; loop < 20000; ++loop) {
+    const int count = 2 + loop * 7 % 47;
+    std::atomic<int> hits[48] = {};
+    std::atomic<int> wrong{0};
+    pool.parallel_for(count, 1, [&, loop](std::int64_t begin, std::int64_t end) {
+      if (end > count || loop * 7 % 47 + 2 != count) wrong.fetch_add(1);
+      for (std::int64_t i = begin; i < end; ++i) hits[i].fetch_add(1, std::memory_order_relaxed);
+    });
+    ASSERT_EQ(wrong.load(), 0);
+    for (int i = 0; i < 48; ++i) ASSERT_EQ(hits[i].load(), i < count ? 1 : 0);
+  }
+}
+
 TEST(thread_pool, rethrows_the_first_exception_and_stays_usable) {
   ThreadPool pool(3);
   for (int repeat = 0; repeat < 20; ++repeat) {

@@ -89,18 +89,15 @@ void GdnMixer::run(ThreadPool& pool, CpuTier tier, const ops::StepPlan& plan, in
 
 void GdnMixer::run_block(const Step& step) {
   const auto segments = static_cast<std::int64_t>(segments_.size());
-  for (int row = step.block_row; row < step.block_row + step.block_rows; ++row) {
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * step.nv, to = at - static_cast<std::ptrdiff_t>(step.block_row) * step.nv;
-    step.kernels.gates(step.a.data + at, step.b.data + at, step.w.dt_bias, step.w.neg_exp_a, step.nv, step.g + to,
-                       step.decay + to, step.beta + to);
-    const auto count = static_cast<std::size_t>(step.nv);
-    if (step.taps != nullptr && step.taps->g != nullptr) std::copy_n(step.g + to, count, step.taps->g + at);
-    if (step.taps != nullptr && step.taps->beta != nullptr) std::copy_n(step.beta + to, count, step.taps->beta + at);
-  }
-
-  // Stage 1: convolution and norms, a head of channels a task (a query head goes with its key head, for their product).
-  const std::int64_t parts = step.nk + step.nv;
   const std::int64_t tokens = std::max<std::int64_t>(1, step.block_rows / segments);
+  if (tokens <= kInPlaceTokens) {
+    decode_block(step);
+    return;
+  }
+  for (int row = step.block_row; row < step.block_row + step.block_rows; ++row) gate_heads(step, row, 0, step.nv);
+
+  // Convolution and norms, a head of channels a task (a query head goes with its key head, for their product).
+  const std::int64_t parts = step.nk + step.nv;
   const std::int64_t conv_grain = std::max<std::int64_t>(1, 4096 / (tokens * 2 * step.dk));
   step.pool.parallel_for(segments * parts, conv_grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
@@ -108,18 +105,6 @@ void GdnMixer::run_block(const Step& step) {
     }
   });
 
-  if (tokens <= kInPlaceTokens) {
-    // Decode: a task is a whole value head, whose state is one contiguous stretch of memory.
-    step.pool.parallel_for(segments * step.nv, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const Segment& segment = segments_[static_cast<std::size_t>(i / step.nv)];
-        const int head = static_cast<int>(i % step.nv);
-        delta_tile(step, segment, head, 0, step.dv, nullptr);
-        for (int t = 0; t < segment.tokens; ++t) finish_head(step, segment.first_row + t, head);
-      }
-    });
-    return;
-  }
   const int width = step.kernels.tile_columns;
   const std::int64_t tiles = (step.dv + width - 1) / width;
   float* scratch = tiles_.get<float>(static_cast<std::int64_t>(step.pool.num_threads()) * step.dk * width);
@@ -136,6 +121,58 @@ void GdnMixer::run_block(const Step& step) {
       for (int head = 0; head < step.nv; ++head) finish_head(step, static_cast<int>(row), head);
     }
   });
+}
+
+/// Few tokens of each sequence. A task is a key head with its value heads, whose states are contiguous stretches of memory: one
+/// loop for everything. Where that gives the threads too few tasks, or unequal shares, the value heads follow in a loop of their own.
+void GdnMixer::decode_block(const Step& step) {
+  const auto segments = static_cast<std::int64_t>(segments_.size());
+  const int per_key = step.nv / step.nk, threads = step.pool.num_threads();
+  const auto value_head = [&](const Segment& segment, int head) {
+    for (int t = 0; t < segment.tokens; ++t) gate_heads(step, segment.first_row + t, head, 1);
+    delta_tile(step, segment, head, 0, step.dv, nullptr);
+    for (int t = 0; t < segment.tokens; ++t) finish_head(step, segment.first_row + t, head);
+  };
+  const std::int64_t tasks = segments * step.nk;
+  if (tasks % threads == 0 || tasks >= 8 * threads) {
+    step.pool.parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const Segment& segment = segments_[static_cast<std::size_t>(i / step.nk)];
+        const int key_head = static_cast<int>(i % step.nk);
+        convolve(step, segment, key_head);
+        for (int j = 0; j < per_key; ++j) {
+          const int head = step.w.v_heads_tiled ? key_head + j * step.nk : key_head * per_key + j;
+          convolve(step, segment, step.nk + head);
+          value_head(segment, head);
+        }
+      }
+    });
+    return;
+  }
+  step.pool.parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      convolve(step, segments_[static_cast<std::size_t>(i / step.nk)], static_cast<int>(i % step.nk));
+    }
+  });
+  step.pool.parallel_for(segments * step.nv, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Segment& segment = segments_[static_cast<std::size_t>(i / step.nv)];
+      const int head = static_cast<int>(i % step.nv);
+      convolve(step, segment, step.nk + head);
+      value_head(segment, head);
+    }
+  });
+}
+
+/// The gates of some value heads in a row.
+void GdnMixer::gate_heads(const Step& step, int row, int first_head, int heads) const {
+  const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * step.nv + first_head;
+  const std::ptrdiff_t to = at - static_cast<std::ptrdiff_t>(step.block_row) * step.nv;
+  step.kernels.gates(step.a.data + at, step.b.data + at, step.w.dt_bias + first_head, step.w.neg_exp_a + first_head, heads,
+                     step.g + to, step.decay + to, step.beta + to);
+  const auto count = static_cast<std::size_t>(heads);
+  if (step.taps != nullptr && step.taps->g != nullptr) std::copy_n(step.g + to, count, step.taps->g + at);
+  if (step.taps != nullptr && step.taps->beta != nullptr) std::copy_n(step.beta + to, count, step.taps->beta + at);
 }
 
 /// Part j < nk: query head j and key head j; above that, value head j - nk.

@@ -34,6 +34,8 @@ class GdnMixer {
   struct Step;
 
   void run_block(const Step& step);
+  void decode_block(const Step& step);
+  void gate_heads(const Step& step, int row, int first_head, int heads) const;
   void convolve(const Step& step, const Segment& segment, int part) const;
   void advance_conv_state(const Step& step, const Segment& segment, int first_channel, int channels) const;
   void delta_tile(const Step& step, const Segment& segment, int head, int first_column, int columns, float* tile) const;

@@ -10,6 +10,7 @@ namespace {
 
 template <int kMaxCode>
 struct Dot {
+  static constexpr int kTogether = 1;
   static constexpr int kSteps = 32767 / (kMaxCode * 127 * 2);  // additions that 16 bits hold: 8, 4, 2 for 4, 5, 6 bits
   Codes acc, pairs;
   int steps;
@@ -28,6 +29,7 @@ struct Dot {
 // Biased bytes: |w| * (x with w's sign), so that a pair stays below 2^15 (128 * 127 * 2); no offset is left to cancel.
 template <>
 struct Dot<255> {
+  static constexpr int kTogether = 1;
   Codes acc;
   HEIRLOOM_INLINE void start(std::int32_t) { acc = set_codes(0); }
   HEIRLOOM_INLINE void add(Codes codes, const std::int8_t* x) {

@@ -55,7 +55,8 @@ void multiply_panels(const LinearKernels& kernels, const PackedWeight& weight, s
     const std::int64_t chunk_end = std::min(chunk + chunk_tiles, x.num_tiles());
     for (std::int64_t p = first; p < last; ++p) {
       const std::byte* panel = weight.panel(expert, p);
-      const std::byte* next = p + 1 < last ? panel + weight.panel_bytes : panel;
+      // What is read next, here or in the thread's next piece.
+      const std::byte* next = p + 1 < weight.panels ? panel + weight.panel_bytes : panel;
       const int width = static_cast<int>(std::min<std::int64_t>(kPanelRows, weight.rows - p * kPanelRows));
       for (std::int64_t t = chunk; t < chunk_end; ++t) {
         const int rows = x.tile_rows(t);

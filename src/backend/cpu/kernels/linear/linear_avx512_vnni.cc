@@ -8,9 +8,17 @@ namespace {
 
 template <int kMaxCode>
 struct Dot {
+  static constexpr int kTogether = 8;  // chains of latency 5, two steps a cycle
   Codes acc;
   HEIRLOOM_INLINE void start(std::int32_t offset) { acc = _mm512_set1_epi32(offset); }
-  HEIRLOOM_INLINE void add(Codes codes, const std::int8_t* x) { acc = _mm512_dpbusd_epi32(acc, codes, broadcast4(x)); }
+  /// By hand, because GCC 12 loads what is broadcast with an instruction and a register of its own: 387 instead of 428 GOP/s with 8
+  /// rows of q8_0.
+  HEIRLOOM_INLINE void add(Codes codes, const std::int8_t* x) {
+    struct Four {
+      std::int8_t values[4];
+    };
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(codes), "m"(*reinterpret_cast<const Four*>(x)));
+  }
   HEIRLOOM_INLINE Codes sum() const { return acc; }
 };
 
