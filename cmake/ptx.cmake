@@ -101,4 +101,4 @@ set_source_files_properties(${emulator_sources} PROPERTIES COMPILE_OPTIONS
 
 # Measurements on a GPU machine: cmake --build --preset release --target gpu_study.
 add_executable(gpu_study EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/gpu/gpu_study.cc)
-target_link_libraries(gpu_study PRIVATE heirloom_options heirloom_engine)
+target_link_libraries(gpu_study PRIVATE heirloom_options heirloom_tools)

@@ -1,4 +1,4 @@
-// heirloom bench: prefill and decode speed, with the share of what this machine can do at most.
+// heirloom bench: prefill and decode speed, with the share of what this machine can do at most; with --study, the papers' experiments.
 #include <cstdio>
 
 #include "backend/cpu/cpu_backend.h"
@@ -10,10 +10,12 @@
 #include "cli/cache_options.h"
 #include "cli/command_options.h"
 #include "cli/progress.h"
+#include "cli/study_table.h"
 #include "engine/bundled_models.h"
 #include "engine/open_backend.h"
 #include "model/model_files.h"
 #include "tools/bench.h"
+#include "tools/study/study.h"
 
 namespace heirloom::cli {
 namespace {
@@ -22,10 +24,30 @@ struct BenchArguments {
   CommonOptions common;
   std::string model;
   tools::BenchOptions bench;
-  bool json = false;
+  std::vector<std::string> only;  // parts of the study
+  int repeat = 0;                 // 0 = 5, of the study 3
+  bool json = false, study = false;
 };
 
+int run_study(const BenchArguments& arguments) {
+  if (!arguments.model.empty()) {
+    fail(ErrorKind::usage, "bench --study takes no MODEL ({}): it makes full-size models of its own", arguments.model);
+  }
+  tools::StudyOptions options;
+  options.engine = arguments.common.engine_options("");
+  options.only = arguments.only;
+  if (arguments.repeat > 0) options.repeat = arguments.repeat;
+  options.progress = options.engine.progress;
+  const tools::StudyReport report = tools::run_study(options);
+  const std::string text = arguments.json ? study_json(report).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n" : study_table(report);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
 int run(BenchArguments& arguments) {
+  if (arguments.study) return run_study(arguments);
+  if (arguments.model.empty()) fail(ErrorKind::usage, "bench: MODEL is missing; give one, or --study");
+  if (arguments.repeat > 0) arguments.bench.repeat = arguments.repeat;
   const EngineOptions options = arguments.common.engine_options(arguments.model);
   const model::ModelFiles files = model::open_model_files(find_model(arguments.model), arguments.common.mmproj);
   Profiler profiler;
@@ -88,11 +110,14 @@ void add_bench_command(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<BenchArguments>();
   CLI::App* command = app.add_subcommand("bench", "prefill and decode speed, and the share of this machine's limits");
   add_model_option(*command, arguments->model, arguments->common);
+  command->get_option("MODEL")->required(false);  // --study has none
   tools::BenchOptions& bench = arguments->bench;
   command->add_option("--prefill", bench.prefill, "prompt lengths, e.g. 512,947")->delimiter(',')->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--decode", bench.decode, "numbers of decoded tokens")->delimiter(',')->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--depth", bench.depth, "tokens already in the context")->delimiter(',')->check(CLI::Range(0, 1 << 20))->capture_default_str();
-  command->add_option("--repeat", bench.repeat, "repetitions")->check(CLI::Range(1, 1000))->capture_default_str();
+  command->add_option("--repeat", arguments->repeat, "repetitions; default: 5, of the study 3")->check(CLI::Range(1, 1000));
+  CLI::Option* study = command->add_flag("--study", arguments->study, "the papers' experiments on this machine, instead of a MODEL");
+  command->add_option("--only", arguments->only, "parts of the study")->delimiter(',')->needs(study)->check(CLI::IsMember(tools::study_part_names()));
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   add_common_options(*command, arguments->common);
   command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });

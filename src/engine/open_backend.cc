@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::uint64_t kWorkingBytes = std::uint64_t{2} << 30;  // activations, states and the vendor's workspace
 
+}  // namespace
+
 std::unique_ptr<cpu::CpuBackend> open_cpu(const EngineOptions& options, Profiler* profiler) {
   cpu::CpuBackendOptions cpu_options;
   cpu_options.threads = options.threads;
@@ -25,6 +27,8 @@ std::unique_ptr<cpu::CpuBackend> open_cpu(const EngineOptions& options, Profiler
   cpu_options.profiler = profiler;
   return std::make_unique<cpu::CpuBackend>(cpu_options);
 }
+
+namespace {
 
 struct WeightBytes {
   std::uint64_t all = 0, experts = 0;
@@ -83,7 +87,7 @@ int device_index(const std::string& device) {
 
 }  // namespace
 
-std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, const model::ModelFiles& files, Profiler* profiler) {
+DeviceChoice choose_device(const EngineOptions& options) {
   if (!options.profile.empty() && options.profile != "fermi") {
     fail(ErrorKind::usage, "--profile {}: expected fermi", options.profile);
   }
@@ -92,20 +96,26 @@ std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, const m
   }
   cuda::parse_arch(options.cuda_arch);
   if (!options.cpu_isa.empty()) select_cpu_tier(options.cpu_isa);  // a wrong name is told before devices are looked for
-  if (options.device == "cpu") return open_cpu(options, profiler);
+  if (options.device == "cpu") return {-1, "--device cpu"};
   const bool automatic = options.device == "auto";
   const int wanted = automatic ? -1 : device_index(options.device);
 
   // One line a device: used, or why not.
-  int chosen = wanted;
+  DeviceChoice choice{wanted, ""};
   for (const cuda::DeviceReport& report : cuda::list_devices()) {
-    const bool takes = report.usable && (automatic ? chosen < 0 : report.index == wanted);
-    if (takes) chosen = report.index;
+    const bool takes = report.usable && (automatic ? choice.cuda < 0 : report.index == wanted);
+    if (takes) choice.cuda = report.index;
+    if (!report.usable) choice.why_not = report.line;
     if (!automatic && report.index < 0) fail(ErrorKind::device, "--device {}: {}", options.device, report.line);
     log::info("{}{}", report.line, takes ? ", used" : report.usable ? ", not used: another device was chosen" : "");
   }
+  return choice;
+}
+
+std::unique_ptr<ops::Backend> open_backend(const EngineOptions& options, const model::ModelFiles& files, Profiler* profiler) {
+  const int chosen = choose_device(options).cuda;
   if (chosen < 0) return open_cpu(options, profiler);
-  if (!automatic) return open_cuda(options, chosen, files, profiler);
+  if (options.device != "auto") return open_cuda(options, chosen, files, profiler);
   try {
     return open_cuda(options, chosen, files, profiler);
   } catch (const Error& error) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "base/profiler.h"
 #include "heirloom/engine.h"
@@ -9,6 +10,21 @@
 #include "ops/backend.h"
 
 namespace heirloom {
+
+namespace cpu {
+class CpuBackend;
+}
+
+struct DeviceChoice {
+  int cuda = -1;        // the GPU's number; -1: the CPU
+  std::string why_not;  // then, one sentence
+};
+
+/// The device that --device and friends mean, every option checked; logs one line a GPU. Error{usage}, Error{device}.
+DeviceChoice choose_device(const EngineOptions& options);
+
+/// The CPU backend of --threads and --cpu-isa.
+std::unique_ptr<cpu::CpuBackend> open_cpu(const EngineOptions& options, Profiler* profiler = nullptr);
 
 /// Error{usage} for an unknown name, Error{device} for hardware that is not there. `profiler` may be null; it must outlive
 /// the backend. Where the weights of `files` exceed the GPU's memory (or --vram) and the model has experts, the experts stay in

@@ -27,8 +27,8 @@ void feed_in_chunks(Sequence& sequence, const std::vector<std::int32_t>& ids, in
     const std::size_t count = std::min<std::size_t>(static_cast<std::size_t>(chunk), ids.size() - at);
     const auto rows = static_cast<std::int32_t>(count);
     const bool last = at + count == ids.size();
-    sequence.feed({ids.data() + at, count}, text_positions(sequence.num_tokens(), rows), {},
-                  last ? std::vector<std::int32_t>{rows - 1} : std::vector<std::int32_t>{});
+    if (last) sequence.feed_greedy({ids.data() + at, count});
+    else sequence.feed({ids.data() + at, count}, text_positions(sequence.num_tokens(), rows), {}, {});
   }
 }
 
@@ -73,17 +73,16 @@ class Bench {
 
   double run_once(const BenchResult& test, unsigned seed) {
     Sequence sequence = at_depth(test.depth);
+    sequence.reserve(test.depth + test.n + 1);
     const std::vector<std::int32_t> ids = random_tokens(test.n, vocab_, seed + 2);
     if (test.test == "decode" && test.depth == 0) {  // a decode step needs a token before it
-      sequence.feed({&ids[0], 1}, text_positions(0, 1), {}, {0});
+      sequence.feed_greedy({&ids[0], 1});
     }
     const Clock::time_point start = Clock::now();
     if (test.test == "prefill") {
       feed_in_chunks(sequence, ids, options_.chunk_tokens);
     } else {
-      for (const std::int32_t id : ids) {
-        sequence.feed({&id, 1}, text_positions(sequence.num_tokens(), 1), {}, {0});
-      }
+      for (const std::int32_t id : ids) sequence.feed_greedy({&id, 1});
     }
     return test.n / seconds_since(start);
   }

@@ -6,8 +6,19 @@ Sequence::Sequence(model::Model& model, DType kv_type) : model_(model), shape_(m
   ops::Backend& backend = model.backend();
   conv_ = backend.make_buffer(shape_.conv_floats() * sizeof(float));
   recurrent_ = backend.make_buffer(shape_.recurrent_floats() * sizeof(float));
+  clear();
+}
+
+void Sequence::clear() {
+  ops::Backend& backend = model_.backend();
   if (conv_) backend.zero(conv_.data(), conv_.bytes());
   if (recurrent_) backend.zero(recurrent_.data(), recurrent_.bytes());
+  num_tokens_ = 0;
+}
+
+void Sequence::reserve(std::int32_t tokens) {
+  while (static_cast<std::int32_t>(pages_.size()) * ops::StateShape::kPageTokens < tokens) add_page();
+  if (!best_id_) best_id_ = model_.backend().make_buffer(sizeof(std::int32_t));
 }
 
 Sequence Sequence::fork() const {
@@ -28,11 +39,11 @@ void Sequence::add_page() {
   page_table_.push_back(static_cast<std::byte*>(pages_.back().data()));
 }
 
-std::vector<float> Sequence::feed(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions,
-                                  std::vector<model::FeatureRows> features, std::vector<std::int32_t> logits_rows,
-                                  model::Taps* taps) {
+model::StepOutput Sequence::forward(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions,
+                                    std::vector<model::FeatureRows> features, std::vector<std::int32_t> logits_rows,
+                                    model::Taps* taps) {
   const auto rows = static_cast<std::int32_t>(ids.size());
-  while (static_cast<std::int32_t>(pages_.size()) * ops::StateShape::kPageTokens < num_tokens_ + rows) add_page();
+  reserve(num_tokens_ + rows);
   model::StepInput input;
   input.plan.shape = shape_;
   input.plan.num_rows = rows;
@@ -49,9 +60,26 @@ std::vector<float> Sequence::feed(std::span<const std::int32_t> ids, std::span<c
   input.logits_rows = std::move(logits_rows);
   const model::StepOutput output = model_.forward(input, taps);
   num_tokens_ += rows;
+  return output;
+}
+
+std::vector<float> Sequence::feed(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions,
+                                  std::vector<model::FeatureRows> features, std::vector<std::int32_t> logits_rows,
+                                  model::Taps* taps) {
+  const model::StepOutput output = forward(ids, positions, std::move(features), std::move(logits_rows), taps);
   std::vector<float> logits(static_cast<std::size_t>(output.logits.rows * output.logits.cols));
   model_.backend().download(logits.data(), output.logits.data, logits.size() * sizeof(float));
   return logits;
+}
+
+std::int32_t Sequence::feed_greedy(std::span<const std::int32_t> ids, std::vector<model::FeatureRows> features) {
+  const auto rows = static_cast<std::int32_t>(ids.size());
+  const model::StepOutput output = forward(ids, text_positions(num_tokens_, rows), std::move(features), {rows - 1}, nullptr);
+  ops::Backend& backend = model_.backend();
+  backend.argmax(output.logits, best_id_.i32());
+  std::int32_t id = 0;
+  backend.download(&id, best_id_.data(), sizeof(id));
+  return id;
 }
 
 std::vector<float> Sequence::recurrent_state(int gdn_layer) const {

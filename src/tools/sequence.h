@@ -16,6 +16,14 @@ class Sequence {
                           std::vector<model::FeatureRows> features, std::vector<std::int32_t> logits_rows,
                           model::Taps* taps = nullptr);
 
+  /// Feeds `ids` of plain text and returns the best next token, chosen where the logits are: on a GPU one id comes back, not a row of
+  /// logits.
+  std::int32_t feed_greedy(std::span<const std::int32_t> ids, std::vector<model::FeatureRows> features = {});
+
+  /// Allocates what `tokens` tokens need, so that no later call does.
+  void reserve(std::int32_t tokens);
+  /// Back to no tokens; memory is kept.
+  void clear();
   /// A copy that goes its own way: state and KV pages are duplicated.
   Sequence fork() const;
 
@@ -28,10 +36,12 @@ class Sequence {
 
  private:
   void add_page();
+  model::StepOutput forward(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions,
+                            std::vector<model::FeatureRows> features, std::vector<std::int32_t> logits_rows, model::Taps* taps);
 
   model::Model& model_;
   ops::StateShape shape_;
-  ops::Buffer conv_, recurrent_;
+  ops::Buffer conv_, recurrent_, best_id_;
   std::vector<ops::Buffer> pages_;
   std::vector<std::byte*> page_table_;
   std::int32_t num_tokens_ = 0;

@@ -104,6 +104,45 @@ TEST_P(emulator_ops, attention_in_small_windows_matches_the_reference) {
   out.expect_equal("windows");
 }
 
+// The study's yardstick must compute what the forms that it is compared with do.
+TEST_P(emulator_ops, naive_attention_matches_the_reference) {
+  auto backend = open_emulated(GetParam());
+  const int heads = 4, kv_heads = 2, hd = 18, rows = 150;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
+  Both q(*backend, rows, heads * hd, 1), k(*backend, rows, heads * hd, 2), v(*backend, rows, heads * hd, 3), out(*backend, rows, heads * hd, 4);
+  const auto launch = [&](int kv_stride, int group, int causal) {
+    backend->device().launch("attention_naive", {100, heads}, {128}, rows * 4, out.device().data, q.device_data(), k.device_data(), v.device_data(),
+                             rows, heads * hd, kv_stride, hd, group, causal, scale);
+  };
+  launch(heads * hd, 1, 0);
+  const std::vector<std::int32_t> segment{0, rows};
+  ops::reference::segment_attention(q.host(), k.host(), v.host(), heads, segment, nullptr, nullptr, out.host());
+  out.expect_equal("all rows");
+
+  // Causal with shared KV heads, one query at a time from the same specification: row r is the last of a segment of r + 1 rows.
+  launch(heads * hd, heads / kv_heads, 1);
+  for (int r = 0; r < rows; ++r) {
+    for (int head = 0; head < heads; ++head) {
+      const std::int64_t n = r + 1, at = head / (heads / kv_heads) * hd;
+      std::vector<float> one[4];
+      for (auto& values : one) values.resize(static_cast<std::size_t>(n * hd));
+      for (std::int64_t c = 0; c < n; ++c) {
+        for (int d = 0; d < hd; ++d) {
+          const auto to = static_cast<std::size_t>(c * hd + d);
+          one[0][to] = q.host().data[r * heads * hd + head * hd + d];
+          one[1][to] = k.host().data[c * heads * hd + at + d];
+          one[2][to] = v.host().data[c * heads * hd + at + d];
+        }
+      }
+      const std::vector<std::int32_t> alone{0, static_cast<std::int32_t>(n)};
+      ops::reference::segment_attention({one[0].data(), n, hd}, {one[1].data(), n, hd}, {one[2].data(), n, hd}, 1, alone, nullptr, nullptr,
+                                        {one[3].data(), n, hd});
+      for (int d = 0; d < hd; ++d) out.host().data[r * heads * hd + head * hd + d] = one[3][static_cast<std::size_t>(d)];
+    }
+  }
+  out.expect_equal("causal");
+}
+
 INSTANTIATE_TEST_SUITE_P(every_case, emulator_ops, testing::ValuesIn(cuda_cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
