@@ -77,6 +77,33 @@ TEST_P(Linear, matches_the_specification_at_odd_sizes) {
   }
 }
 
+TEST_P(Linear, holds_the_largest_codes_times_the_largest_activations) {
+  const auto [tier, type] = GetParam();
+  if (!is_quantized(type)) GTEST_SKIP() << "no codes";
+  const std::int64_t cols = 512, n = 16, rows = 5;
+  for (const int fill : {0x00, 0xff, 0x7f, 0x80}) {
+    const MadeWeight made = make_weight(type, 1, n, cols, 3, fill);
+    const auto weight = cpu::pack_weight(made.data, pool_, tier);
+    std::vector<float> x(static_cast<std::size_t>(rows * cols));
+    for (std::size_t i = 0; i < x.size(); ++i) {  // a sign for each row, and for pairs of k against each other
+      const std::size_t row = i / static_cast<std::size_t>(cols);
+      x[i] = row == 0 ? 1.0f : row == 1 ? -1.0f : row == 2 ? (i % 4 < 2 ? 1.0f : -1.0f) : row == 3 ? (i % 2 != 0 ? 1.0f : -1.0f) : (i % 16 < 8 ? 1.0f : -1.0f);
+    }
+    for (const std::int64_t first : {0, 1, 2, 3, 4}) {  // alone, in twos, in fours
+      const std::int64_t count = first == 0 ? rows : 1;
+      std::vector<float> part(x.begin() + first * cols, x.begin() + (first + count) * cols), expected(static_cast<std::size_t>(count * n));
+      const std::vector<float> out = multiply(*weight, part, count);
+      ops::reference::linear({part.data(), count, cols}, made.floats.data(), nullptr, {expected.data(), count, n});
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        double magnitude = 0.0;
+        for (std::int64_t k = 0; k < cols; ++k) magnitude += std::fabs(double{made.floats[i % static_cast<std::size_t>(n) * static_cast<std::size_t>(cols) + static_cast<std::size_t>(k)]});
+        const double relative = (type == DType::q2_k ? 0x1p-11 : 0.0) + 40.0 * static_cast<double>(cols + 8) * 0x1p-24;
+        ASSERT_NEAR(out[i], expected[i], relative * magnitude + 1e-6) << "fill " << fill << " rows " << count << " from " << first << " at " << i;
+      }
+    }
+  }
+}
+
 TEST_P(Linear, gives_a_row_the_same_bits_alone_and_among_others_on_any_threads) {
   const auto [tier, type] = GetParam();
   const std::int64_t cols = 512, n = 50, most = 65;

@@ -30,13 +30,14 @@ struct MadeWeight {
   std::vector<float> floats;  // [experts, rows, cols]
 };
 
-inline MadeWeight make_weight(DType type, std::int64_t experts, std::int64_t rows, std::int64_t cols, unsigned seed) {
+/// `fill` (0..255): every byte of a block but its float scales, for codes at their ends.
+inline MadeWeight make_weight(DType type, std::int64_t experts, std::int64_t rows, std::int64_t cols, unsigned seed, int fill = -1) {
   MadeWeight made;
   const auto values = static_cast<std::size_t>(experts * rows * cols);
   const std::uint64_t bytes_of_row = row_bytes(type, static_cast<std::uint64_t>(cols));
   made.bytes.resize(static_cast<std::size_t>(experts * rows) * bytes_of_row);
   std::mt19937 engine(seed);
-  for (auto& b : made.bytes) b = static_cast<std::byte>(engine() & 255u);
+  for (auto& b : made.bytes) b = static_cast<std::byte>(fill >= 0 ? static_cast<unsigned>(fill) : engine() & 255u);
   // Random bits make infinite scales: overwrite the scales and keep the codes.
   std::uniform_real_distribution<float> uniform(-0.02f, 0.02f);
   const auto half = [&](Half& h) { h = store_f16(uniform(engine)); };

@@ -1,5 +1,6 @@
 #include "backend/cpu/weight/pack_panel.h"
 
+#include <array>
 #include <cstring>
 
 #include "base/block_layouts.h"
@@ -92,6 +93,19 @@ void pack_q5_k(const std::byte* const* rows, std::int64_t blocks, std::byte* out
   }
 }
 
+// The 16-bit words of v, shifted right.
+std::uint32_t words_right(std::uint32_t v, int shift) { return (v >> shift) & (0xffffu >> shift) * 0x10001u; }
+
+// Six-bit codes of four k-groups into the three words of packed_layout.h.
+void store_sixes(const std::uint32_t codes[4], std::byte* out) {
+  const auto [a, b, c, fourth] = std::array{codes[0], codes[1], codes[2], codes[3]};
+  const std::uint32_t top = fourth ^ words_right(a, 2) ^ words_right(b, 4) ^ words_right(c, 6);
+  // The three pairs of top bits land on different bits of the fourth code, so each is chosen by itself.
+  store32(out, a | (top & 0x30303030u) << 2);
+  store32(out + 64, b | (top & 0x0c0c0c0cu) << 4);
+  store32(out + 128, c | (top & 0x03030303u) << 6);
+}
+
 void pack_q6_k(const std::byte* const* rows, std::int64_t blocks, std::byte* out) {
   for (std::int64_t b = 0; b < blocks; ++b, out += kBlockBytesOf[5]) {
     for (int r = 0; r < kPanelRows; ++r) {
@@ -103,17 +117,14 @@ void pack_q6_k(const std::byte* const* rows, std::int64_t blocks, std::byte* out
         const std::uint8_t* ql = src->ql + s / 4 * 64 + slice % 2 * 32;
         const std::uint8_t* qh = src->qh + s / 4 * 32;
         const int shift = slice / 2 * 4;
-        std::memcpy(sub + r, src->scales + 2 * s, 1);
-        std::memcpy(sub + 16 + r, src->scales + 2 * s + 1, 1);
-        for (int h = 0; h < 4; ++h) {
-          const std::uint32_t low = (load32(ql + h * 4) >> shift) & kLow;
-          const std::uint32_t high = (load32(ql + 16 + h * 4) >> shift) & kLow;
-          store32(sub + 32 + h * 64 + r * 4, low | high << 4);
-        }
-        for (int v = 0; v < 2; ++v) {
-          std::uint32_t top = 0;
-          for (int g = 0; g < 4; ++g) top |= ((load32(qh + v * 16 + g * 4) >> (2 * slice)) & 0x03030303u) << (2 * g);
-          store32(sub + 288 + v * 64 + r * 4, top);
+        for (int half = 0; half < 2; ++half) {
+          std::memcpy(sub + half * 16 + r, src->scales + 2 * s + half, 1);
+          std::uint32_t codes[4];
+          for (int g = 0; g < 4; ++g) {
+            const int at = half * 16 + g * 4;
+            codes[g] = ((load32(ql + at) >> shift) & kLow) | ((load32(qh + at) >> (2 * slice)) & 0x03030303u) << 4;
+          }
+          store_sixes(codes, sub + 32 + half * 192 + r * 4);
         }
       }
     }
@@ -172,10 +183,15 @@ void unpack_q6_k(const std::byte* panel, int lane, float* out) {
   const float d = half_at(panel, lane);
   for (int s = 0; s < 8; ++s) {
     const std::byte* sub = panel + kHeadBytesQ6K + s * kSubBlockBytesQ6K;
-    for (int k = 0; k < kBlock; ++k) {
-      const float scale = d * static_cast<float>(static_cast<std::int8_t>(sub[k / 16 * 16 + lane]));
-      const std::uint32_t top = byte_at(sub, 288 + k / 16 * 64 + lane * 4 + k % 4) >> (k % 16 / 4 * 2) & 3u;
-      out[s * kBlock + k] = scale * static_cast<float>(static_cast<int>(code4(sub + 32, lane, k) | top << 4) - 32);
+    for (int half = 0; half < 2; ++half) {
+      const float scale = d * static_cast<float>(static_cast<std::int8_t>(sub[half * 16 + lane]));
+      std::uint32_t codes[4];
+      for (int g = 0; g < 3; ++g) codes[g] = load32(sub + 32 + half * 192 + g * 64 + lane * 4);
+      codes[3] = words_right(codes[0], 2) ^ words_right(codes[1], 4) ^ words_right(codes[2], 6);
+      for (int k = 0; k < 16; ++k) {
+        const std::uint32_t code = codes[k / 4] >> (k % 4 * 8) & 63u;
+        out[s * kBlock + half * 16 + k] = scale * static_cast<float>(static_cast<int>(code) - 32);
+      }
     }
   }
 }

@@ -51,12 +51,15 @@ struct PanelK45 {
   }
 };
 struct PanelQ6_K {
+  DEVICE_M static u32 words_right(u32 v, int shift) { return v >> shift & (0xffffu >> shift) * 0x10001u; }
   DEVICE_M static F4 quad(const u8* panel, int lane, int block, int q) {
     const u8* b = panel + (u64)(block >> 3) * 3360;
     const u8* sub = b + 32 + (block & 7) * 416;
     const float s = panel_half(b, lane) * (float)(s8)sub[(q >> 2) * 16 + lane];
-    const u32 high = load_u32(sub + 288 + (q >> 2) * 64 + lane * 4) >> (2 * (q & 3)) & 0x03030303u;
-    return scaled(bytes_to_f4(nibbles_of(sub + 32, lane, q) | high << 4, kByteBias + 32.0f), s);
+    const u8* bytes = sub + 32 + (q >> 2) * 192 + lane * 4;
+    const u32 codes = (q & 3) < 3 ? load_u32(bytes + (q & 3) * 64)
+                                  : words_right(load_u32(bytes), 2) ^ words_right(load_u32(bytes + 64), 4) ^ words_right(load_u32(bytes + 128), 6);
+    return scaled(bytes_to_f4(codes & 0x3f3f3f3fu, kByteBias + 32.0f), s);
   }
 };
 struct PanelF32 {

@@ -23,7 +23,12 @@ HEIRLOOM_INLINE Codes bits(Codes v) {
   if constexpr (kShift < 0) v = _mm512_slli_epi16(v, -kShift);
   return _mm512_and_si512(v, _mm512_set1_epi8(kMask));
 }
+template <int kShift>
+HEIRLOOM_INLINE Codes words_right(Codes v) {
+  return _mm512_srli_epi16(v, kShift);
+}
 HEIRLOOM_INLINE Codes either(Codes a, Codes b) { return _mm512_or_si512(a, b); }
+HEIRLOOM_INLINE Codes differ(Codes a, Codes b) { return _mm512_xor_si512(a, b); }
 HEIRLOOM_INLINE Codes broadcast4(const std::int8_t* p) {
   std::int32_t v;
   __builtin_memcpy(&v, p, 4);

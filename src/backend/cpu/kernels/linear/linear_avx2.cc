@@ -18,7 +18,12 @@ HEIRLOOM_INLINE Codes bits(Codes v) {
   if constexpr (kShift < 0) v = _mm256_slli_epi16(v, -kShift);
   return _mm256_and_si256(v, _mm256_set1_epi8(kMask));
 }
+template <int kShift>
+HEIRLOOM_INLINE Codes words_right(Codes v) {
+  return _mm256_srli_epi16(v, kShift);
+}
 HEIRLOOM_INLINE Codes either(Codes a, Codes b) { return _mm256_or_si256(a, b); }
+HEIRLOOM_INLINE Codes differ(Codes a, Codes b) { return _mm256_xor_si256(a, b); }
 HEIRLOOM_INLINE Codes broadcast4(const std::int8_t* p) {
   std::int32_t v;
   __builtin_memcpy(&v, p, 4);

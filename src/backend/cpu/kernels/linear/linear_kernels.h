@@ -4,7 +4,8 @@
 // The rule: an output is a sum over k in ascending blocks, with the same operations whatever the number of rows, so that
 // decode, batches and prefill agree bit for bit on a tier. For integer types a block's dot product is exact, and the block
 // adds acc = acc + (w_scale * x_scale) * dot (fused where the tier has FMA); types with a min then add min * scaled_sum
-// (q8_x) or -(dmin m) * scaled_sum (q4_k, q5_k). For float types it is acc = acc + x * w for ascending k.
+// (q8_x) or -(dmin m) * scaled_sum (q4_k, q5_k). The tiers scalar and ssse3 sum a super-block of a K-quant before d and dmin
+// multiply it (super_blocks_ssse3.h). For float types it is acc = acc + x * w for ascending k.
 #pragma once
 
 #include <cstddef>

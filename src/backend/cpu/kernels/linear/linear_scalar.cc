@@ -31,6 +31,18 @@ int nibble_at(const std::byte* nibbles, int lane, int k) {
   return k < 16 ? byte & 15 : byte >> 4;
 }
 
+// Code k (0..15) of one row of a half of q6_k: see packed_layout.h.
+int six_bits_at(const std::byte* bytes, int k) {
+  const int group = k / 4, in_group = k % 4;
+  if (group < 3) return byte_at(bytes, group * 64 + in_group) & 63;
+  std::uint32_t word = 0;
+  for (int g = 0; g < 3; ++g) {
+    const int first = g * 64 + in_group / 2 * 2;
+    word ^= static_cast<std::uint32_t>(byte_at(bytes, first) | byte_at(bytes, first + 1) << 8) >> (2 * g + 2);
+  }
+  return static_cast<int>(word >> (in_group % 2 * 8) & 63);
+}
+
 // Each format: values of k in a block, bytes of a block, and accumulate() of one block of one lane.
 struct Q4_0 {
   static constexpr PackedType kType = PackedType::q4_0;
@@ -66,6 +78,7 @@ struct Q45_K {
   static float accumulate(const std::byte* block, int lane, const ActBlock* x, std::ptrdiff_t x_step, float acc) {
     const float d = load_half(block, lane);
     const float dmin = load_half(block + 32, lane);
+    float scaled = 0.0f, mins = 0.0f;
     for (int g = 0; g < 8; ++g) {
       const std::byte* sub = block + kHeadBytesQ4K + g * (kFive ? kSubBlockBytesQ5K : kSubBlockBytesQ4K);
       const ActBlock& act = *reinterpret_cast<const ActBlock*>(reinterpret_cast<const std::byte*>(x) + g * x_step);
@@ -75,10 +88,10 @@ struct Q45_K {
         if (kFive) code |= ((byte_at(sub, 288 + lane * 4 + k % 4) >> (k / 4)) & 1) << 4;
         dot += code * act.q[k];
       }
-      acc += d * static_cast<float>(byte_at(sub, lane)) * act.scale * static_cast<float>(dot);
-      acc -= dmin * static_cast<float>(byte_at(sub, 16 + lane)) * act.scaled_sum;
+      scaled += act.scale * static_cast<float>(byte_at(sub, lane) * dot);
+      mins += act.scaled_sum * static_cast<float>(byte_at(sub, 16 + lane));
     }
-    return acc;
+    return acc + d * scaled - dmin * mins;
   }
 };
 
@@ -86,6 +99,7 @@ struct Q6_K {
   static constexpr PackedType kType = PackedType::q6_k;
   static float accumulate(const std::byte* block, int lane, const ActBlock* x, std::ptrdiff_t x_step, float acc) {
     const float d = load_half(block, lane);
+    float scaled = 0.0f;
     for (int s = 0; s < 8; ++s) {
       const std::byte* sub = block + kHeadBytesQ6K + s * kSubBlockBytesQ6K;
       const ActBlock& act = *reinterpret_cast<const ActBlock*>(reinterpret_cast<const std::byte*>(x) + s * x_step);
@@ -94,14 +108,13 @@ struct Q6_K {
       for (int half = 0; half < 2; ++half) {
         std::int32_t dot = act.neg32[half];
         for (int k = 16 * half; k < 16 * half + 16; ++k) {
-          const int top = (byte_at(sub, 288 + half * 64 + lane * 4 + k % 4) >> (k % 16 / 4 * 2)) & 3;
-          dot += (nibble_at(sub + 32, lane, k) | top << 4) * act.q[k];
+          dot += six_bits_at(sub + 32 + half * 192 + lane * 4, k % 16) * act.q[k];
         }
         sum += dot * static_cast<std::int8_t>(sub[half * 16 + lane]);
       }
-      acc += d * act.scale * static_cast<float>(sum);
+      scaled += act.scale * static_cast<float>(sum);
     }
-    return acc;
+    return acc + d * scaled;
   }
 };
 
@@ -155,7 +168,7 @@ void quantize_row(const float* x, std::int64_t k, ActBlock* out, std::ptrdiff_t 
     out->neg128 = -128 * sum;
     out->neg32[0] = -32 * sums[0];
     out->neg32[1] = -32 * sums[1];
-    out->unused[0] = out->unused[1] = 0;
+    out->pair_offset[0] = out->pair_offset[1] = 0;
   }
 }
 

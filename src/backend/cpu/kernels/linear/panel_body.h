@@ -3,7 +3,8 @@
 //
 // codes_*.h provide, for vectors of kLanes rows with 4 bytes a row:
 //   Codes, load_codes(p), low_nibbles(v), high_nibbles(v), bits<shift, mask>(v): (v >> shift) & mask per byte, shift may be
-//   negative, either(a, b), to_float(v), load_scales(p) (halves), unsigned_bytes(p), signed_bytes(p) (kLanes bytes to floats),
+//   negative, words_right<shift>(v) of 16-bit words, either(a, b) and differ(a, b): or, exclusive or, to_float(v),
+//   load_scales(p) (halves), unsigned_bytes(p), signed_bytes(p) (kLanes bytes to floats),
 //   kMaxRows and kFloatRows: the rows of x that one pass takes, for integer and for float types,
 //   Dot<kMaxCode>: exact sums of unsigned codes times signed x, four k's at a time: start(offset), add(codes, x4), sum().
 //   kMaxCode 255 means codes biased by 128; start takes the offset that cancels the bias, or does without.
@@ -71,14 +72,43 @@ HEIRLOOM_INLINE Vec add_block(Vec acc, Vec scale, const ActBlock& x, Vec dot) {
   return madd(mul(scale, set(x.scale)), dot, acc);
 }
 
-// Each format: accumulate() adds one block of all 16 rows to M rows' sums.
+// Weights stream from memory once: ask for them early, into L2, across the end of a panel into what is read next, and shortly
+// before their use into L1. Measured on a Xeon with AVX-512 for one row of q4_0: 9.2 GB/s a core without (16 line fill buffers
+// bound it), 12.6 with 4096 bytes and T1; 2048 bytes give less, NTA is worse than nothing. Requests must lie between products: a
+// super-block's 37 to 53 lines at once took all fill buffers and stalled the loads behind them (ssse3, q4_k: 8.5 GB/s a core, by
+// pieces 11.9; avx512_vnni 13.7 and 14.9). The step into L1 gives 2 to 8 % (ssse3: one row, avx512_vnni: four); 128 to 512 bytes
+// are alike.
+class Ahead {
+ public:
+  HEIRLOOM_INLINE Ahead(const std::byte* end, const std::byte* next) : end_(end), next_(next) {}
+  /// Part `part` of kOf of kBytes bytes that lie ahead of p: whole lines.
+  template <int kBytes, int kOf = 1>
+  HEIRLOOM_INLINE void fetch(const std::byte* p, int part = 0) const {
+    const std::ptrdiff_t past_end = p + kBytesToL2 - end_;
+    const std::byte* to_l2 = past_end < 0 ? p + kBytesToL2 : next_ + past_end;
+    constexpr int kLines = (kBytes + 63) / 64;
+#pragma GCC unroll 64
+    for (int i = kLines * part / kOf; i < kLines * (part + 1) / kOf; ++i) {
+      _mm_prefetch(reinterpret_cast<const char*>(to_l2) + i * 64, _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(p) + kBytesToL1 + i * 64, _MM_HINT_T0);
+    }
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kBytesToL2 = 4096, kBytesToL1 = 384;
+  const std::byte* end_;
+  const std::byte* next_;
+};
+
+// Each format: accumulate() adds one block of all 16 rows to M rows' sums, and prefetches as many bytes.
 
 struct FormatQ4_0 {
   static constexpr PackedType kType = PackedType::q4_0;
   template <int M>
-  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Vec (&acc)[M][kParts]) {
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Ahead ahead, Vec (&acc)[M][kParts]) {
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
+      ahead.fetch<kBlockBytesOf[static_cast<int>(kType)], kParts>(block, p);
       Codes codes[8];
       split_nibbles(block + 32, p, codes);
       const Vec scale = load_scales(block + p * kLanes * 2);
@@ -100,9 +130,10 @@ HEIRLOOM_INLINE void accumulate_bytes(const std::byte* bytes, int part, Vec scal
 struct FormatQ8_0 {
   static constexpr PackedType kType = PackedType::q8_0;
   template <int M>
-  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Vec (&acc)[M][kParts]) {
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Ahead ahead, Vec (&acc)[M][kParts]) {
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
+      ahead.fetch<kBlockBytesOf[static_cast<int>(kType)], kParts>(block, p);
       accumulate_bytes<M>(block + 32, p, load_scales(block + p * kLanes * 2), x, acc);
     }
   }
@@ -111,9 +142,10 @@ struct FormatQ8_0 {
 struct FormatQ8_X {
   static constexpr PackedType kType = PackedType::q8_x;
   template <int M>
-  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Vec (&acc)[M][kParts]) {
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t, Ahead ahead, Vec (&acc)[M][kParts]) {
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
+      ahead.fetch<kBlockBytesOf[static_cast<int>(kType)], kParts>(block, p);
       accumulate_bytes<M>(block + 128, p, load_floats(block + p * kLanes * 4), x, acc);
       const Vec min = load_floats(block + 64 + p * kLanes * 4);
 #pragma GCC unroll 16
@@ -132,17 +164,20 @@ template <bool kFive>
 struct FormatQ45_K {
   static constexpr PackedType kType = kFive ? PackedType::q5_k : PackedType::q4_k;
   template <int M>
-  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t x_step, Vec (&acc)[M][kParts]) {
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t x_step, Ahead ahead,
+                                         Vec (&acc)[M][kParts]) {
     constexpr int kSubBytes = kFive ? kSubBlockBytesQ5K : kSubBlockBytesQ4K;
     Vec d[kParts], dmin[kParts];
     for (int p = 0; p < kParts; ++p) {
       d[p] = load_scales(block + p * kLanes * 2);
       dmin[p] = load_scales(block + 32 + p * kLanes * 2);
     }
+    ahead.fetch<kHeadBytesQ4K>(block);
     const std::byte* sub = block + kHeadBytesQ4K;
     for (int g = 0; g < 8; ++g, sub += kSubBytes, x += x_step) {
 #pragma GCC unroll 4
       for (int p = 0; p < kParts; ++p) {
+        ahead.fetch<kSubBytes, kParts>(sub, p);
         Codes codes[8];
         split_nibbles(sub + 32, p, codes);
         if constexpr (kFive) add_fifth_bit<0>(load_codes(sub + 288 + p * kLanes * 4), codes);
@@ -157,26 +192,33 @@ struct FormatQ45_K {
   }
 };
 
-template <int kGroup>
-HEIRLOOM_INLINE void add_top_bits(const Codes* tops, Codes* codes) {
-  codes[kGroup] = either(codes[kGroup], bits<2 * (kGroup % 4) - 4, 0x30>(tops[kGroup / 4]));
-  if constexpr (kGroup < 7) add_top_bits<kGroup + 1>(tops, codes);
+// The codes of four k-groups from the three bytes of packed_layout.h.
+HEIRLOOM_INLINE void split_sixes(const std::byte* bytes, int part, Codes* codes) {
+  const Codes a = load_codes(bytes + part * kLanes * 4);
+  const Codes b = load_codes(bytes + 64 + part * kLanes * 4);
+  const Codes c = load_codes(bytes + 128 + part * kLanes * 4);
+  codes[0] = bits<0, 63>(a);
+  codes[1] = bits<0, 63>(b);
+  codes[2] = bits<0, 63>(c);
+  codes[3] = bits<2, 63>(differ(a, words_right<2>(differ(b, words_right<2>(c)))));
 }
 
 struct FormatQ6_K {
   static constexpr PackedType kType = PackedType::q6_k;
   template <int M>
-  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t x_step, Vec (&acc)[M][kParts]) {
+  static HEIRLOOM_INLINE void accumulate(const std::byte* block, const std::byte* x, std::ptrdiff_t x_step, Ahead ahead,
+                                         Vec (&acc)[M][kParts]) {
     Vec d[kParts];
     for (int p = 0; p < kParts; ++p) d[p] = load_scales(block + p * kLanes * 2);
+    ahead.fetch<kHeadBytesQ6K>(block);
     const std::byte* sub = block + kHeadBytesQ6K;
     for (int g = 0; g < 8; ++g, sub += kSubBlockBytesQ6K, x += x_step) {
 #pragma GCC unroll 4
       for (int p = 0; p < kParts; ++p) {
+        ahead.fetch<kSubBlockBytesQ6K, kParts>(sub, p);
         Codes codes[8];
-        split_nibbles(sub + 32, p, codes);
-        const Codes tops[2] = {load_codes(sub + 288 + p * kLanes * 4), load_codes(sub + 352 + p * kLanes * 4)};
-        add_top_bits<0>(tops, codes);
+        split_sixes(sub + 32, p, codes);
+        split_sixes(sub + 224, p, codes + 4);
         const Vec scale0 = signed_bytes(sub + p * kLanes);
         const Vec scale1 = signed_bytes(sub + 16 + p * kLanes);
 #pragma GCC unroll 16
@@ -192,19 +234,6 @@ struct FormatQ6_K {
   }
 };
 
-// Weights stream from memory once: ask for them kPrefetchBytes ahead, into L2. Measured on a Xeon with AVX-512 for one row of
-// q4_0: 9.2 GB/s a core without (16 line fill buffers bound it), 12.6 with 4096 bytes and T1; 2048 and 8192 bytes and T0 give
-// less, NTA is worse than nothing.
-constexpr std::ptrdiff_t kPrefetchBytes = 4096;
-
-template <int kBytes>
-HEIRLOOM_INLINE void prefetch(const std::byte* p, const std::byte* end, const std::byte* next) {
-  const std::ptrdiff_t past_end = p + kPrefetchBytes - end;
-  const std::byte* ahead = past_end < 0 ? p + kPrefetchBytes : next + past_end;
-#pragma GCC unroll 64
-  for (int i = 0; i < kBytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(ahead) + i, _MM_HINT_T1);
-}
-
 template <class Format, int M>
 void integer_rows(const std::byte* panel, const std::byte* next, std::int64_t k, const std::byte* x, std::ptrdiff_t x_step,
                   float* out, std::ptrdiff_t out_stride) {
@@ -215,9 +244,9 @@ void integer_rows(const std::byte* panel, const std::byte* next, std::int64_t k,
     for (int p = 0; p < kParts; ++p) acc[m][p] = zero();
   }
   const std::byte* end = panel + k / kBlockOf[kType] * kBlockBytesOf[kType];
+  const Ahead ahead(end, next);
   for (; panel != end; panel += kBlockBytesOf[kType], x += kRecords * x_step) {
-    prefetch<kBlockBytesOf[kType]>(panel, end, next);
-    Format::template accumulate<M>(panel, x, x_step, acc);
+    Format::template accumulate<M>(panel, x, x_step, ahead, acc);
   }
   for (int m = 0; m < M; ++m) {
     for (int p = 0; p < kParts; ++p) store(out + m * out_stride + p * kLanes, acc[m][p]);
@@ -246,8 +275,9 @@ void float_rows(const std::byte* panel, const std::byte* next, std::int64_t k, c
   }
   constexpr int kStepBytes = kPanelRows * Format::kBytes;
   const std::byte* end = panel + k * kStepBytes;
+  const Ahead ahead(end, next);
   for (; panel != end; panel += kStepBytes, x += x_step) {
-    prefetch<kStepBytes>(panel, end, next);
+    ahead.fetch<kStepBytes>(panel);
     Vec weights[kParts];
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) weights[p] = Format::load(panel + p * kLanes * Format::kBytes);
@@ -294,10 +324,14 @@ void float_panel(const std::byte* panel, const std::byte* next, std::int64_t k, 
   float_passes<Format, kFloatRows>(panel, next, k, static_cast<const std::byte*>(x), x_step, rows, out, out_stride);
 }
 
-void fill_integer_panels(LinearKernels& table) {
+void fill_block_panels(LinearKernels& table) {
   table.panel[static_cast<int>(PackedType::q4_0)] = integer_panel<FormatQ4_0>;
   table.panel[static_cast<int>(PackedType::q8_0)] = integer_panel<FormatQ8_0>;
   table.panel[static_cast<int>(PackedType::q8_x)] = integer_panel<FormatQ8_X>;
+}
+
+[[maybe_unused]] void fill_integer_panels(LinearKernels& table) {
+  fill_block_panels(table);
   table.panel[static_cast<int>(PackedType::q4_k)] = integer_panel<FormatQ45_K<false>>;
   table.panel[static_cast<int>(PackedType::q5_k)] = integer_panel<FormatQ45_K<true>>;
   table.panel[static_cast<int>(PackedType::q6_k)] = integer_panel<FormatQ6_K>;

@@ -38,7 +38,7 @@ void quantize_row(const float* x, std::int64_t k, ActBlock* out, std::ptrdiff_t 
     out->neg128 = -128 * sum;
     out->neg32[0] = -32 * sums[0];
     out->neg32[1] = -32 * sums[1];
-    out->unused[0] = out->unused[1] = 0;
+    out->pair_offset[0] = out->pair_offset[1] = 0;
   }
 }
 
