@@ -79,6 +79,7 @@ int run(const std::map<std::string, std::string>& options) {
   if (name != "dense" && name != "moe") fail(ErrorKind::usage, "--model {}: expected dense or moe (pictures: heirloom bench --study)", name);
   tools::SyntheticOptions size;
   if (name == "moe") size.size = tools::SyntheticSize::mixture;
+  size.layers = std::stoi(get("layers", "0"));
   size.linears = parse_dtype(get("linears", name == "moe" ? "q4_0" : "q8_0")).value();
   size.head = parse_dtype(get("head", name == "moe" ? "q6_k" : "q8_0")).value();
   auto start = Clock::now();
