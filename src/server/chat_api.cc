@@ -42,6 +42,7 @@ class ChatListener final : public GenerationListener {
         answer.text.add(delta);
         continue;
       }
+      if (!options_.logprobs && send_text(choice, delta)) continue;
       Json body = delta_json(delta);
       if (body.is_null()) continue;
       send(choice_chunk(choice, std::move(body), &answer));
@@ -83,7 +84,12 @@ class ChatListener final : public GenerationListener {
   }
 
  private:
+  /// The event of a piece of text around the text itself.
+  struct TextEvent {
+    std::string before, after;
+  };
   struct Answer {
+    TextEvent content, reasoning;     // streamed; empty until needed
     GatheredAnswer text;              // not streamed
     Json logprobs = Json::array();    // streamed: not sent yet
     std::string finish_reason;
@@ -104,6 +110,22 @@ class ChatListener final : public GenerationListener {
         {{{"index", choice}, {"delta", std::move(delta)}, {"logprobs", std::move(logprobs)}, {"finish_reason", nullptr}}});
     if (options_.include_usage) chunk["usage"] = nullptr;
     return chunk;
+  }
+
+  /// Text deltas, one a token and stream, are not built anew: only the text changes. False: `delta` is something else.
+  bool send_text(int choice, const OutputDelta& delta) {
+    const bool content = delta.kind == OutputDelta::Kind::content;
+    if (!content && delta.kind != OutputDelta::Kind::reasoning) return false;
+    Answer& answer = answers_[static_cast<std::size_t>(choice)];
+    TextEvent& event = content ? answer.content : answer.reasoning;
+    if (event.before.empty()) {
+      const std::string key = content ? "\"content\":" : "\"reasoning_content\":", text = "\"\\u0001\"";
+      const std::string chunk = dump(choice_chunk(choice, delta_json({delta.kind, "\x01", -1, {}}), nullptr));
+      const std::size_t at = chunk.find(key + text) + key.size();
+      event = {"data: " + chunk.substr(0, at), chunk.substr(at + text.size()) + "\n\n"};
+    }
+    responder_->write(event.before + dump(delta.text) + event.after);
+    return true;
   }
 
   static Json delta_json(const OutputDelta& delta) {

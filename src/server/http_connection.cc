@@ -14,9 +14,10 @@
 #include <boost/beast/http/status.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cctype>
-#include <limits>
 #include <deque>
+#include <limits>
 #include <mutex>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -117,6 +118,7 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
     error_code ignored;
     const auto peer = socket_.remote_endpoint(ignored);
     if (!ignored) peer_ = peer.address().to_string();
+    socket_.non_blocking(true, ignored);  // for pump(); what is asynchronous is not concerned
     socket_.set_option(tcp::no_delay(true), ignored);
     socket_.set_option(net::socket_base::keep_alive(true), ignored);
     // Left to itself the kernel queues megabytes for a client that does not read; token streams need little.
@@ -478,35 +480,58 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
     pump();
   }
 
-  /// Writes what is queued; each call of the socket takes everything that has piled up since the last.
+  /// Writes what is queued: at once what the kernel takes, the rest when it has room again. Each call of the socket takes everything
+  /// that has piled up since the last.
   void pump() {
     if (writing_ || closed_.load()) return;
-    if (out_.empty()) {
-      if (finishing_) response_done();
-      return;
+    while (!out_.empty()) {
+      writing_pieces_.clear();
+      for (std::size_t i = 0; i < out_.size() && i < 64; ++i) writing_pieces_.push_back(net::buffer(out_[i]));
+      if (offset_ > 0) writing_pieces_[0] += offset_;
+      error_code error;
+      const std::size_t bytes = socket_.write_some(writing_pieces_, error);
+      if (error == net::error::would_block || error == net::error::try_again) {
+        write_later();
+        return;
+      }
+      writing_pieces_.clear();
+      if (!written(error, bytes)) return;
     }
+    if (!finishing_ || std::exchange(done_posted_, true)) return;
+    // Not from here: the next request may lie in input_ already, and the one after it.
+    net::post(socket_.get_executor(), [self = shared_from_this()] {
+      self->done_posted_ = false;
+      if (!self->closed_.load()) self->response_done();
+    });
+  }
+
+  void write_later() {
     writing_ = true;
-    for (std::size_t i = 0; i < out_.size() && i < 64; ++i) writing_pieces_.push_back(net::buffer(out_[i]));
-    if (offset_ > 0) writing_pieces_[0] += offset_;
     arm(write_timer_, state_.limits.stall);
     socket_.async_write_some(writing_pieces_, [self = shared_from_this()](error_code error, std::size_t bytes) {
       self->writing_ = false;
       self->writing_pieces_.clear();
       disarm(self->write_timer_);
-      if (error) {
-        if (!self->closed_.load() && self->phase_ == Phase::handling) self->state_.disconnects.fetch_add(1);
-        return self->close();
-      }
-      self->queued_bytes_.fetch_sub(bytes);
-      bytes += self->offset_;
-      self->offset_ = 0;
-      while (!self->out_.empty() && bytes >= self->out_.front().size()) {
-        bytes -= self->out_.front().size();
-        self->out_.pop_front();
-      }
-      self->offset_ = bytes;
-      self->pump();
+      if (self->written(error, bytes)) self->pump();
     });
+  }
+
+  /// Forgets what the socket has taken; false if the connection is no more.
+  bool written(error_code error, std::size_t bytes) {
+    if (error) {
+      if (!closed_.load() && phase_ == Phase::handling) state_.disconnects.fetch_add(1);
+      close();
+      return false;
+    }
+    queued_bytes_.fetch_sub(bytes);
+    bytes += offset_;
+    offset_ = 0;
+    while (!out_.empty() && bytes >= out_.front().size()) {
+      bytes -= out_.front().size();
+      out_.pop_front();
+    }
+    offset_ = bytes;
+    return true;
   }
 
   void response_done() {
@@ -573,6 +598,7 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
   bool streaming_ = false;
   bool chunked_ = false;
   bool finishing_ = false;   // the whole response is queued
+  bool done_posted_ = false; // response_done is on its way
   bool linger_ = false;
   bool counted_active_ = false;
   std::uint64_t reserved_ = 0;  // of state_.body_bytes
@@ -590,7 +616,7 @@ class ConnectionImpl final : public Connection, public std::enable_shared_from_t
   std::deque<std::string> out_;
   std::size_t offset_ = 0;  // already written bytes of out_.front()
   bool writing_ = false;
-  std::vector<net::const_buffer> writing_pieces_;  // the first of out_, while writing_
+  std::vector<net::const_buffer> writing_pieces_;  // the first of out_, while they are being written
   std::atomic<std::uint64_t> queued_bytes_{0};
   std::atomic<bool> closed_{false};
 };

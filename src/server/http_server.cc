@@ -15,10 +15,13 @@
 #include <mutex>
 #include <thread>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "server/http_connection.h"
+#include "server/short_slice.h"
 
 namespace heirloom::server {
 namespace net = boost::asio;
@@ -105,6 +108,33 @@ struct HttpServer::Impl : ConnectionOwner, std::enable_shared_from_this<HttpServ
     changed.notify_all();
   }
 
+  /// Tasks wait in a list with one handler to fetch them all: the engine's thread posts one for each of its streams in every step,
+  /// and each handler of its own would cost it a lock that the I/O thread holds at that time.
+  void post(std::function<void()> task) {
+    {
+      const std::lock_guard lock(tasks_mutex);
+      tasks.push_back(std::move(task));
+      if (std::exchange(tasks_posted, true)) return;
+    }
+    net::post(io, [this] { run_tasks(); });
+  }
+
+  void run_tasks() {
+    std::vector<std::function<void()>> taken;
+    {
+      const std::lock_guard lock(tasks_mutex);
+      taken.swap(tasks);
+      tasks_posted = false;
+    }
+    for (const auto& task : taken) {
+      try {
+        task();
+      } catch (const std::exception& error) {
+        log::error("http: {}", error.what());
+      }
+    }
+  }
+
   std::vector<std::shared_ptr<Connection>> snapshot() {
     const std::lock_guard lock(mutex);
     return {connections.begin(), connections.end()};
@@ -122,6 +152,10 @@ struct HttpServer::Impl : ConnectionOwner, std::enable_shared_from_this<HttpServ
   std::mutex mutex;
   std::condition_variable changed;
   std::unordered_set<std::shared_ptr<Connection>> connections;
+
+  std::mutex tasks_mutex;
+  std::vector<std::function<void()>> tasks;
+  bool tasks_posted = false;  // run_tasks is on its way
 };
 
 HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, HttpHandler& handler)
@@ -136,6 +170,7 @@ void HttpServer::start(int io_threads) {
   impl_->accept();
   for (int i = 0; i < std::max(1, io_threads); ++i) {
     impl_->threads.emplace_back([impl = impl_.get()] {
+      ask_short_slice();
       for (;;) {
         try {
           impl->io.run();
@@ -169,7 +204,7 @@ HttpCounters HttpServer::counters() const {
   return result;
 }
 
-void HttpServer::post(std::function<void()> task) { net::post(impl_->io, std::move(task)); }
+void HttpServer::post(std::function<void()> task) { impl_->post(std::move(task)); }
 
 int HttpServer::drain(std::chrono::milliseconds grace, const std::function<bool()>& hurry) {
   if (impl_->threads.empty()) return 0;
