@@ -267,7 +267,9 @@ std::vector<Scheduler::Part> Scheduler::compose() {
     }
     return parts;
   }
-  std::int64_t budget = budget_.prefill_tokens(static_cast<std::int64_t>(parts.size()));
+  std::int64_t pending = 0;
+  for (const Sequence* sequence : prefilling) pending += sequence->known_end() - sequence->state->position();
+  std::int64_t budget = budget_.prefill_tokens(static_cast<std::int64_t>(parts.size()), pending);
   const std::size_t first = rotation_++ % prefilling.size();
   for (std::size_t i = 0; i < prefilling.size() && budget > 0; ++i) {
     Sequence& sequence = *prefilling[(first + i) % prefilling.size()];

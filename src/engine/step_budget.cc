@@ -7,12 +7,25 @@ namespace {
 
 constexpr double kStretch = 1.8;               // of the allowed 2: room for noise
 constexpr std::int64_t kSmallestChunk = 4;
+constexpr double kBurstMs = 16;                // a frame of a screen
+constexpr double kBurstShare = 1.0 / 16;       // of the time in which streams run
+constexpr std::int64_t kBurstTokens = 32;      // from here on a step tells what a token of a burst costs
 constexpr std::int64_t kRemeasureSteps = 64;   // decoding gets slower as contexts grow
+
+/// A moving average, quick to believe that prefill got dearer (a longer context, a busy machine), slow to believe the opposite.
+double believe(double average, double sample) {
+  const double share = sample > average ? 0.5 : 0.1;
+  return average <= 0 ? sample : (1 - share) * average + share * sample;
+}
 
 }  // namespace
 
-std::int64_t StepBudget::prefill_tokens(std::int64_t decoding) const {
+StepBudget::StepBudget(std::int64_t largest_chunk) : largest_chunk_(largest_chunk), burst_ms_(kBurstMs) {}
+
+std::int64_t StepBudget::prefill_tokens(std::int64_t decoding, std::int64_t pending) const {
   if (decoding == 0) return largest_chunk_;
+  const bool short_prompts = pending <= largest_chunk_ && static_cast<double>(pending) * burst_ms_per_token_ <= burst_ms_;
+  if (short_prompts && burst_ms_per_token_ > 0) return pending;
   if (decode_rows_ != decoding || mixed_steps_ >= kRemeasureSteps) return 0;
   if (ms_per_token_ <= 0) return kSmallestChunk;
   const double tokens = (kStretch - 1) * decode_ms_ / ms_per_token_;
@@ -21,7 +34,10 @@ std::int64_t StepBudget::prefill_tokens(std::int64_t decoding) const {
 
 void StepBudget::note(std::int64_t decoding, std::int64_t prefill_tokens, double ms, bool streams_waited) {
   if (streams_waited) owed_ms_ += ms / (kStretch - 1);
-  if (decoding > 0) owed_ms_ = std::max(0.0, owed_ms_ - ms);
+  if (decoding > 0) {
+    owed_ms_ = std::max(0.0, owed_ms_ - ms);
+    burst_ms_ = std::min(kBurstMs, burst_ms_ + kBurstShare * ms);
+  }
   if (prefill_tokens == 0) {
     const bool same = decode_rows_ == decoding && decode_ms_ > 0;
     decode_ms_ = same ? 0.75 * decode_ms_ + 0.25 * ms : ms;
@@ -32,9 +48,9 @@ void StepBudget::note(std::int64_t decoding, std::int64_t prefill_tokens, double
   if (decoding > 0) ++mixed_steps_;
   const double extra = decoding > 0 ? std::max(ms - decode_ms_, 0.05 * ms) : ms;
   const double sample = extra / static_cast<double>(prefill_tokens);
-  // Quick to believe that prefill got dearer (a longer context, a busy machine), slow to believe the opposite.
-  const double share = sample > ms_per_token_ ? 0.5 : 0.1;
-  ms_per_token_ = ms_per_token_ <= 0 ? sample : (1 - share) * ms_per_token_ + share * sample;
+  ms_per_token_ = believe(ms_per_token_, sample);
+  if (prefill_tokens >= kBurstTokens) burst_ms_per_token_ = believe(burst_ms_per_token_, sample);
+  if (decoding > 0) burst_ms_ = std::max(0.0, burst_ms_ - std::max(0.0, extra - (kStretch - 1) * decode_ms_));
 }
 
 }  // namespace heirloom::engine
