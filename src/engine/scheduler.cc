@@ -267,9 +267,12 @@ std::vector<Scheduler::Part> Scheduler::compose() {
     }
     return parts;
   }
-  std::int64_t pending = 0;
-  for (const Sequence* sequence : prefilling) pending += sequence->known_end() - sequence->state->position();
-  std::int64_t budget = budget_.prefill_tokens(static_cast<std::int64_t>(parts.size()), pending);
+  std::int64_t nearly_done = 0;
+  for (const Sequence* sequence : prefilling) {
+    const std::int64_t left = sequence->known_end() - sequence->state->position();
+    if (left <= options_.largest_chunk) nearly_done += left;
+  }
+  std::int64_t budget = budget_.prefill_tokens(static_cast<std::int64_t>(parts.size()), nearly_done);
   const std::size_t first = rotation_++ % prefilling.size();
   for (std::size_t i = 0; i < prefilling.size() && budget > 0; ++i) {
     Sequence& sequence = *prefilling[(first + i) % prefilling.size()];

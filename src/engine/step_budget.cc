@@ -9,27 +9,24 @@ constexpr double kStretch = 1.8;               // of the allowed 2: room for noi
 constexpr std::int64_t kSmallestChunk = 4;
 constexpr double kBurstMs = 16;                // a frame of a screen
 constexpr double kBurstShare = 1.0 / 16;       // of the time in which streams run
-constexpr std::int64_t kBurstTokens = 32;      // from here on a step tells what a token of a burst costs
+constexpr std::int64_t kManyTokens = 32;       // a burst, at least
 constexpr std::int64_t kRemeasureSteps = 64;   // decoding gets slower as contexts grow
-
-/// A moving average, quick to believe that prefill got dearer (a longer context, a busy machine), slow to believe the opposite.
-double believe(double average, double sample) {
-  const double share = sample > average ? 0.5 : 0.1;
-  return average <= 0 ? sample : (1 - share) * average + share * sample;
-}
 
 }  // namespace
 
 StepBudget::StepBudget(std::int64_t largest_chunk) : largest_chunk_(largest_chunk), burst_ms_(kBurstMs) {}
 
-std::int64_t StepBudget::prefill_tokens(std::int64_t decoding, std::int64_t pending) const {
+std::int64_t StepBudget::prefill_tokens(std::int64_t decoding, std::int64_t nearly_done) const {
   if (decoding == 0) return largest_chunk_;
-  const bool short_prompts = pending <= largest_chunk_ && static_cast<double>(pending) * burst_ms_per_token_ <= burst_ms_;
-  if (short_prompts && burst_ms_per_token_ > 0) return pending;
+  const auto clamped = [&](double tokens) {
+    return std::clamp(static_cast<std::int64_t>(std::min(tokens, 1e9)), kSmallestChunk, largest_chunk_);
+  };
+  if (many_ms_ > 0) {
+    const std::int64_t burst = std::min(nearly_done, clamped(burst_ms_ * many_tokens_ / many_ms_));
+    if (burst >= kManyTokens) return burst;
+  }
   if (decode_rows_ != decoding || mixed_steps_ >= kRemeasureSteps) return 0;
-  if (ms_per_token_ <= 0) return kSmallestChunk;
-  const double tokens = (kStretch - 1) * decode_ms_ / ms_per_token_;
-  return std::clamp(static_cast<std::int64_t>(std::min(tokens, 1e9)), kSmallestChunk, largest_chunk_);
+  return ms_per_token_ > 0 ? clamped((kStretch - 1) * decode_ms_ / ms_per_token_) : kSmallestChunk;
 }
 
 void StepBudget::note(std::int64_t decoding, std::int64_t prefill_tokens, double ms, bool streams_waited) {
@@ -48,8 +45,13 @@ void StepBudget::note(std::int64_t decoding, std::int64_t prefill_tokens, double
   if (decoding > 0) ++mixed_steps_;
   const double extra = decoding > 0 ? std::max(ms - decode_ms_, 0.05 * ms) : ms;
   const double sample = extra / static_cast<double>(prefill_tokens);
-  ms_per_token_ = believe(ms_per_token_, sample);
-  if (prefill_tokens >= kBurstTokens) burst_ms_per_token_ = believe(burst_ms_per_token_, sample);
+  // Quick to believe that prefill got dearer (a longer context, a busy machine), slow to believe the opposite.
+  const double share = sample > ms_per_token_ ? 0.5 : 0.1;
+  ms_per_token_ = ms_per_token_ <= 0 ? sample : (1 - share) * ms_per_token_ + share * sample;
+  if (prefill_tokens >= kManyTokens) {
+    many_ms_ = 0.5 * many_ms_ + extra;
+    many_tokens_ = 0.5 * many_tokens_ + static_cast<double>(prefill_tokens);
+  }
   if (decoding > 0) burst_ms_ = std::max(0.0, burst_ms_ - std::max(0.0, extra - (kStretch - 1) * decode_ms_));
 }
 

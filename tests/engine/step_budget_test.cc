@@ -34,7 +34,7 @@ TEST(step_budget, a_long_prompt_keeps_steps_below_twice_their_time) {
   std::int64_t left = 4000;
   double in_bound = 0, all = 0;
   while (left > 0) {
-    const std::int64_t tokens = std::min(left, budget.prefill_tokens(8, left));
+    const std::int64_t tokens = std::min(left, budget.prefill_tokens(8, left <= kChunk ? left : 0));
     const double ms = step_ms(tokens);
     budget.note(8, tokens, ms);
     left -= tokens;
@@ -48,12 +48,11 @@ TEST(step_budget, a_long_prompt_keeps_steps_below_twice_their_time) {
 TEST(step_budget, short_prompts_go_at_once_while_they_are_few) {
   StepBudget budget = warm();
   EXPECT_EQ(budget.prefill_tokens(8, 400), 400);  // 12 ms
-  EXPECT_LT(budget.prefill_tokens(8, 600), 600);  // more than a chunk
-  EXPECT_LT(budget.prefill_tokens(7, 5000), 600);
+  EXPECT_LE(budget.prefill_tokens(8, 700), 540);  // 16 ms of them
   // Also beside another number of streams than was measured last: no step passes before it.
   EXPECT_EQ(budget.prefill_tokens(5, 70), 70);
   budget.note(8, 400, step_ms(400));
-  EXPECT_LT(budget.prefill_tokens(8, 400), 40);   // what was left is used up
+  EXPECT_LE(budget.prefill_tokens(8, 400), 150);  // what was left
   // One prompt of 70 tokens after another, for 10 s: what steps take beyond the bound of long prompts is a sixteenth of the time.
   double time = 0, beyond = 0;
   for (std::int64_t left = 70; time < 10000;) {
@@ -72,12 +71,12 @@ TEST(step_budget, bursts_need_a_measured_price) {
   StepBudget budget(kChunk);
   for (int i = 0; i < 10; ++i) budget.note(8, 0, kDecodeMs);
   EXPECT_LT(budget.prefill_tokens(8, 70), 8);
-  // A large model: 30 ms a step, 3 ms a token. A burst would be 5 tokens; more fit into the stretch.
+  // A large model, 30 ms a step, 3 ms a token: less than a burst.
   StepBudget large(kChunk);
   large.note(0, 64, 64 * 3.0);
   for (int i = 0; i < 100; ++i) large.note(8, 0, 30.0);
   EXPECT_LE(large.prefill_tokens(8, 70), 8);
-  EXPECT_GT(large.prefill_tokens(8, 70), 4);
+  EXPECT_GE(large.prefill_tokens(8, 70), 7);
 }
 
 }  // namespace
