@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 namespace heirloom::engine {
 
@@ -16,11 +17,11 @@ class Doorbell {
     }
     wake_.notify_one();
   }
-  /// Until rung since the last wait, or the time is over.
-  void wait_for(std::chrono::milliseconds time) {
+  /// Until rung since the last wait (true), or the time is over.
+  bool wait_for(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex_);
     wake_.wait_for(lock, time, [&] { return rung_; });
-    rung_ = false;
+    return std::exchange(rung_, false);
   }
   void wait() {
     std::unique_lock lock(mutex_);

@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kMaxTopLogprobs = 20;
 constexpr std::uint64_t kMostFeatureBytes = 64ull << 20;
+constexpr std::uint64_t kReadyBytesPerSlot = 32ull << 20;
 
 class LoadedEngine final : public Engine {
  public:
@@ -61,6 +62,8 @@ class LoadedEngine final : public Engine {
     scheduler_options.doorbell = doorbell;
     scheduler_options.largest_chunk = largest_chunk(*backend_);
     scheduler_options.feature_bytes = feature_bytes();
+    scheduler_options.ready_bytes = std::min(plan_.cache_bytes, kReadyBytesPerSlot * static_cast<std::uint64_t>(options_.parallel));
+    scheduler_options.most_ready_bytes = plan_.cache_bytes;
     scheduler_options.profiler = options_.timings ? &profiler_ : nullptr;
     scheduler_ = std::make_unique<Scheduler>(*model_, *pool_, *cache_, std::move(scheduler_options));
     if (plan_.cache_bytes < options_.cache_ram_bytes) {

@@ -12,6 +12,7 @@ namespace heirloom::engine {
 namespace {
 
 constexpr std::chrono::milliseconds kCancelLatency{20};
+constexpr std::chrono::milliseconds kIdleBefore{20}, kIdleBetween{1};  // making memory ready, and between its slabs
 constexpr int kMaxFailedSteps = 3;  // shared ones; a request that was in more of them fails
 
 /// What is being handled in a catch block.
@@ -92,7 +93,7 @@ void Scheduler::run() {
     publish_metrics();
     if (!idle) continue;
     if (active_.empty() && waiting_.empty()) {
-      options_.doorbell->wait();
+      wait_idle();
     } else {
       options_.doorbell->wait_for(kCancelLatency);  // loads ring, cancellations do not
     }
@@ -104,6 +105,19 @@ void Scheduler::run() {
   waiting_.clear();
   cache_.poll(true);
   publish_metrics();
+}
+
+/// Until the doorbell rings; meanwhile memory for the next requests is made ready, a slab at a time.
+void Scheduler::wait_idle() {
+  for (auto pause = kIdleBefore; !options_.doorbell->wait_for(pause); pause = kIdleBetween) {
+    bool more = false;
+    try {
+      more = pool_.make_ready(options_.ready_bytes, options_.most_ready_bytes);
+    } catch (const Error&) {
+      // What a request needs it asks for itself, and says so if there is none.
+    }
+    if (!more) return options_.doorbell->wait();
+  }
 }
 
 void Scheduler::take_inbox() {

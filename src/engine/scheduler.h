@@ -30,6 +30,8 @@ class Scheduler {
     std::int64_t largest_chunk = 512;            // prefill tokens in a step; a power of two
     std::vector<std::int32_t> end_tokens;
     std::uint64_t feature_bytes = 0;             // picture features kept for reuse
+    std::uint64_t ready_bytes = 0;               // of memory for states, got from the OS while idle
+    std::uint64_t most_ready_bytes = 0;          // where that ends, of all memory for states
     std::shared_ptr<Doorbell> doorbell;          // rung by the cache's disk thread; may be null
     Profiler* profiler = nullptr;
   };
@@ -57,6 +59,7 @@ class Scheduler {
   void take_inbox();
   void reap_cancelled();
   void admit();
+  void wait_idle();
   void poll_loads();
   void start(Sequence& sequence);
   void begin(Sequence& sequence);

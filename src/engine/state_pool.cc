@@ -22,14 +22,30 @@ StatePool::StatePool(ops::Backend& backend, const ops::StateShape& shape)
 
 StatePool::~StatePool() { HEIRLOOM_CHECK(pages_.outstanding == 0 && states_.outstanding == 0); }
 
+/// With list.mutex held.
+ops::Buffer& StatePool::add_slab(FreeList& list, std::size_t item_bytes) {
+  const std::size_t count = std::clamp<std::size_t>(kSlabBytes / item_bytes, 1, 64);
+  ops::Buffer slab = backend_.make_buffer(count * item_bytes);
+  for (std::size_t i = count; i-- > 0;) list.items.push_back(static_cast<std::byte*>(slab.data()) + i * item_bytes);
+  return slabs_.emplace_back(std::move(slab));
+}
+
+bool StatePool::make_ready(std::uint64_t ready_bytes, std::uint64_t most_bytes) {
+  if (!backend_.is_host_memory() || bytes_reserved() >= most_bytes) return false;
+  // A request leaves several states and shares its pages among them.
+  const auto grow = [&](FreeList& list, std::size_t item_bytes, std::uint64_t ready) {
+    const std::scoped_lock lock(list.mutex);
+    if (list.items.size() * item_bytes >= ready) return false;
+    ops::Buffer& slab = add_slab(list, item_bytes);
+    backend_.zero(slab.data(), slab.bytes());
+    return true;
+  };
+  return grow(states_, state_bytes_, ready_bytes / 4 * 3) || grow(pages_, page_bytes_, ready_bytes / 4);
+}
+
 void* StatePool::take(FreeList& list, std::size_t item_bytes) {
   const std::scoped_lock lock(list.mutex);
-  if (list.items.empty()) {
-    const std::size_t count = std::clamp<std::size_t>(kSlabBytes / item_bytes, 1, 64);
-    ops::Buffer slab = backend_.make_buffer(count * item_bytes);
-    for (std::size_t i = count; i-- > 0;) list.items.push_back(static_cast<std::byte*>(slab.data()) + i * item_bytes);
-    slabs_.push_back(std::move(slab));
-  }
+  if (list.items.empty()) add_slab(list, item_bytes);
   void* item = list.items.back();
   list.items.pop_back();
   ++list.outstanding;

@@ -42,6 +42,11 @@ class StatePool {
   PageRef new_page();
   StateRef new_state();
 
+  /// For idle moments, on the backend's thread: takes one more slab from the OS and writes to it, unless `ready_bytes` are free
+  /// already or `most_bytes` reserved; false if so. New memory costs 2 to 13 us per 4 KiB at its first use (in a virtual machine),
+  /// many times what copying a state into it takes. Does nothing where states are not in host memory. Error{does_not_fit}.
+  bool make_ready(std::uint64_t ready_bytes, std::uint64_t most_bytes);
+
   ops::Backend& backend() const { return backend_; }
   const ops::StateShape& shape() const { return shape_; }
   std::size_t page_bytes() const { return page_bytes_; }
@@ -56,6 +61,7 @@ class StatePool {
     std::uint64_t outstanding = 0;
   };
   void* take(FreeList& list, std::size_t item_bytes);
+  ops::Buffer& add_slab(FreeList& list, std::size_t item_bytes);
   static void give_back(FreeList& list, void* item);
 
   ops::Backend& backend_;

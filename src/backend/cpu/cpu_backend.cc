@@ -1,7 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -26,14 +25,9 @@ CpuBackend::CpuBackend(const CpuBackendOptions& options)
 
 CpuBackend::~CpuBackend() = default;
 
-// Slabs of states and pages, and scratch: on huge pages a core reads 4 MB from its third-level cache as fast as on small ones but
-// touches new memory for the first time at 0.4 us instead of 1.8 us for 4 KiB (a guest of a virtual machine), which every
-// snapshot of a state does while the cache fills.
 void* CpuBackend::alloc(std::size_t bytes) {
-  constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  const std::size_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* data = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
+  const std::size_t rounded = (bytes + 63) / 64 * 64;
+  void* data = rounded < bytes ? nullptr : std::aligned_alloc(64, rounded);
   if (data == nullptr) {
     const auto pages = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES));
     const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
@@ -41,7 +35,6 @@ void* CpuBackend::alloc(std::size_t bytes) {
          "the operating system refused {} bytes of memory (this machine has {} in all); use a smaller context or model",
          bytes, pages * page_bytes);
   }
-  if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // advice: an OS without it serves small pages
   return data;
 }
 
