@@ -21,7 +21,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/http_connection.h"
-#include "server/short_slice.h"
 
 namespace heirloom::server {
 namespace net = boost::asio;
@@ -170,7 +169,6 @@ void HttpServer::start(int io_threads) {
   impl_->accept();
   for (int i = 0; i < std::max(1, io_threads); ++i) {
     impl_->threads.emplace_back([impl = impl_.get()] {
-      ask_short_slice();
       for (;;) {
         try {
           impl->io.run();
