@@ -67,7 +67,9 @@ void StudyBench::apply_gemm(cuda::CudaBackendOptions& settings) const {
 
 bool StudyBench::skipped_without_gpu(const std::string& what) {
   if (has_gpu()) return false;
-  skip(fmt::format("{}: needs a GPU ({})", what, device_.why_not));
+  constexpr std::string_view kPrefix = "no GPU: ";  // as the device report begins
+  const std::string& why = device_.why_not;
+  skip(fmt::format("{}: needs a GPU ({})", what, why.starts_with(kPrefix) ? why.substr(kPrefix.size()) : why));
   return true;
 }
 
