@@ -141,7 +141,7 @@ void add_prune_command(CLI::App& app, Action& action) {
   arguments->common.device = "cpu";  // one pass of prompts, layer by layer: a small GPU has nothing to plan for
   CLI::App* command = app.add_subcommand("prune", "remove the experts that matter least (REAP), write the smaller model");
   command->add_option("IN", arguments->model, "a mixture-of-experts model: a .gguf file, a Hugging Face folder, or demo-moe")->required();
-  command->add_option("-o,--output,OUT", arguments->output, "NAME.gguf, or a folder to make from a Hugging Face folder")->required();
+  command->add_option("-o,--output,OUT", arguments->output, "NAME.gguf, or a folder to make (safetensors, as Hugging Face has it)")->required();
   command->add_option("--keep", arguments->keep, "share of each layer's experts that stays, up to 1")->capture_default_str();
   command->add_option("--calibration", arguments->calibration,
                       "text or mixed (bundled; mixed has pictures), a .jsonl of conversations, or a text file; default: what the model takes");

@@ -89,6 +89,8 @@ std::optional<SplitPattern> split_pattern_of_regex(std::string_view regex) {
   return std::nullopt;
 }
 
+std::string_view split_regex(SplitPattern pattern) { return pattern == SplitPattern::qwen2 ? kQwen2Regex : kQwen35Regex; }
+
 std::optional<SplitPattern> split_pattern_of_gguf(std::string_view name) {
   if (name == "qwen2") return SplitPattern::qwen2;
   if (name == "qwen35") return SplitPattern::qwen35;

@@ -16,6 +16,9 @@ enum class SplitPattern {
 /// The pattern for a tokenizer.json regex, spelled exactly as published; nullopt for any other.
 std::optional<SplitPattern> split_pattern_of_regex(std::string_view regex);
 
+/// That regex.
+std::string_view split_regex(SplitPattern pattern);
+
 /// The pattern for a GGUF `tokenizer.ggml.pre` name; nullopt for any other.
 std::optional<SplitPattern> split_pattern_of_gguf(std::string_view name);
 

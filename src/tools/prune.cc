@@ -82,7 +82,7 @@ PruneReport prune(const model::ModelFiles& files, ops::Backend& backend, const s
   report.experts = text.num_experts;
   report.kept = experts_kept(files, options.keep);
   const bool folder = output.extension() != ".gguf";
-  if (folder) check_folder_output(files, output, options.type.has_value());
+  if (folder) check_folder_output(output, options);
 
   Calibration calibration;
   std::vector<std::vector<double>> scores;
@@ -110,7 +110,7 @@ PruneReport prune(const model::ModelFiles& files, ops::Backend& backend, const s
   }
 
   if (folder) {
-    report.output_bytes = write_pruned_folder(files, output, kept, options.progress);
+    report.output_bytes = write_pruned_folder(files, output, kept, options.threads, options.progress);
     return report;
   }
   QuantizeOptions writing;

@@ -50,8 +50,8 @@ struct PruneReport {
   std::vector<std::string> notes;  // for stderr
 };
 
-/// Writes to `output`: a name ending in .gguf makes a GGUF file; any other name a Hugging Face folder, for which the source
-/// must be one too. Nothing appears under the name unless all of it is written.
+/// Writes to `output`: a name ending in .gguf makes a GGUF file; any other name a Hugging Face folder (of a GGUF
+/// source: gguf_folder.h). Nothing appears under the name unless all of it is written.
 /// Error{usage} for a dense model, a share outside (0, 1] or one that leaves fewer experts than the router picks.
 PruneReport prune(const model::ModelFiles& files, ops::Backend& backend, const std::filesystem::path& output,
                   const PruneOptions& options);

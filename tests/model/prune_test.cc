@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstring>
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "engine/text_side.h"
 #include "format/gguf.h"
+#include "format/quant_blocks.h"
 #include "model/layer_stream.h"
 #include "support/golden.h"
 #include "support/temp_file.h"
@@ -186,6 +189,91 @@ TEST(prune, makes_a_folder_of_a_folder) {
   }
 }
 
+std::vector<float> as_floats(const TensorView& view) {
+  std::vector<float> values(view.elements());
+  dequantize_row(view.type, view.data.data(), values.data(), values.size());
+  return values;
+}
+
+std::vector<float> last_logits(const fs::path& path, ops::Backend& backend) {
+  const auto model = model::bind_model(model::open_model_files(path), backend);
+  return Sequence(*model).feed(std::vector<std::int32_t>{5, 9, 200, 31, 7}, text_positions(0, 5), {}, {4});
+}
+
+// The reference implementation's checkpoint, through a GGUF file and back: its value heads are grouped again, norms lose their
+// one, A is a logarithm.
+TEST(prune, makes_of_a_gguf_file_the_folder_that_the_file_was_made_of) {
+  const fs::path config = test::golden("models/moe_a/config.json");
+  HEIRLOOM_REQUIRE(config);
+  const test::TempFolder folder;
+  cpu::CpuBackend backend({.threads = 2});
+  const model::ModelFiles files = model::open_model_files(config.parent_path());
+  ASSERT_NE(files.config.text.linear_num_v_heads, files.config.text.linear_num_k_heads);
+  prune(files, backend, folder.path() / "all.gguf", at_random(1));
+  prune(model::open_model_files(folder.path() / "all.gguf"), backend, folder.path() / "back", at_random(1));
+  const model::ModelFiles back = model::open_model_files(folder.path() / "back");
+  std::size_t same = 0;
+  for (const std::string& name : files.text->names()) {
+    if (name.find(".experts.") != std::string::npos) continue;  // one by one there, stacked here
+    const TensorView &from = files.text->require(name), &to = back.text->require(name);
+    ASSERT_EQ(to.shape, from.shape) << name;
+    const std::vector<float> expected = as_floats(from), got = as_floats(to);
+    for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 4e-7 * (1 + std::fabs(expected[i]))) << name << " at " << i;
+    ++same;
+  }
+  EXPECT_GT(same, 70u);
+  for (int expert : {0, 8}) {  // gate rows before up rows
+    const std::string layer = "model.language_model.layers.1.mlp.experts.";
+    const std::vector<float> stacked = as_floats(back.text->require(layer + "gate_up_proj"));
+    const std::vector<float> gate = as_floats(files.text->require(layer + std::to_string(expert) + ".gate_proj.weight"));
+    const std::vector<float> up = as_floats(files.text->require(layer + std::to_string(expert) + ".up_proj.weight"));
+    const std::size_t first = static_cast<std::size_t>(expert) * 2 * gate.size();
+    EXPECT_TRUE(std::equal(gate.begin(), gate.end(), stacked.begin() + static_cast<std::ptrdiff_t>(first)));
+    EXPECT_TRUE(std::equal(up.begin(), up.end(), stacked.begin() + static_cast<std::ptrdiff_t>(first + gate.size())));
+  }
+  EXPECT_EQ(back.config.text.num_experts, 9);
+  EXPECT_EQ(back.config.text.rotary_dim, files.config.text.rotary_dim);
+  EXPECT_EQ(back.config.vision.num_position_embeddings, files.config.vision.num_position_embeddings);
+  EXPECT_EQ(back.config.image_token_id, files.config.image_token_id);
+  const std::vector<float> before = last_logits(config.parent_path(), backend), after = last_logits(folder.path() / "back", backend);
+  for (std::size_t i = 0; i < before.size(); ++i) ASSERT_NEAR(after[i], before[i], 1e-4);
+}
+
+TEST(prune, makes_a_folder_of_a_quantised_file) {
+  const test::TempFolder folder;
+  cpu::CpuBackend backend({.threads = 2});
+  const model::ModelFiles files = model::open_model_files(kDemo);
+  prune(files, backend, folder.path() / "half", at_random(0.5));
+  prune(files, backend, folder.path() / "half.gguf", at_random(0.5));
+  const model::ModelFiles half = model::open_model_files(folder.path() / "half");
+  EXPECT_EQ(half.config.text.num_experts, 16);
+  EXPECT_TRUE(half.config.vision.present);
+  EXPECT_EQ(half.chat_template, files.chat_template);
+  EXPECT_EQ(half.generation_config_json, files.generation_config_json);
+  const TensorView& experts = half.text->require("model.language_model.layers.2.mlp.experts.gate_up_proj");
+  EXPECT_EQ(experts.type, DType::bf16);
+  EXPECT_EQ(experts.shape.front(), 16u);
+
+  const text::Tokenizer ours = engine::open_tokenizer(half), theirs = engine::open_tokenizer(files);
+  for (const char* text : {"What is 34 + 58?", "<|im_start|>user\n<think> h\u00e9llo  \n\n c's e\u0301<|im_end|>", "\t \u65e5\u672c\u8a9e \"quoted\" \\"}) {
+    EXPECT_EQ(ours.encode(text, text::SpecialTokens::parse), theirs.encode(text, text::SpecialTokens::parse)) << text;
+  }
+  EXPECT_EQ(ours.eos_id(), theirs.eos_id());
+  EXPECT_EQ(ours.pad_id(), theirs.pad_id());
+
+  // Every value is the quantised one, rounded to bfloat16: by up to 2^-8 of itself.
+  const GgufFile pruned(folder.path() / "half.gguf");
+  for (const auto& [name, theirs_name] : {std::pair("token_embd.weight", "embed_tokens.weight"),
+                                          std::pair("blk.3.attn_q.weight", "layers.3.self_attn.q_proj.weight"),
+                                          std::pair("blk.5.ffn_down_exps.weight", "layers.5.mlp.experts.down_proj")}) {
+    const std::vector<float> expected = as_floats(pruned.require(name));
+    const std::vector<float> got = as_floats(half.text->require(std::string("model.language_model.") + theirs_name));
+    ASSERT_EQ(got.size(), expected.size()) << name;
+    for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], std::fabs(expected[i]) * 0x1p-8 + 1e-30) << name << " at " << i;
+  }
+  EXPECT_FALSE(last_logits(folder.path() / "half", backend).empty());
+}
+
 void expect_refused(ErrorKind kind, const std::string& part, const model::ModelFiles& files, const fs::path& output, const PruneOptions& options) {
   cpu::CpuBackend backend({.threads = 2});
   try {
@@ -207,7 +295,12 @@ TEST(prune, refuses_what_it_cannot_do_and_writes_nothing) {
   const fs::path dense = fs::path(HEIRLOOM_SOURCE_DIR) / "models" / "demo-vl.gguf";
   expect_refused(ErrorKind::usage, "dense model", model::open_model_files(dense), out, at_random(0.5));
   expect_refused(ErrorKind::usage, "cannot create", moe, folder.path() / "no" / "folder.gguf", at_random(0.5));
-  expect_refused(ErrorKind::usage, "is a GGUF file", moe, folder.path() / "folder", at_random(0.5));
+  PruneOptions without_pictures = at_random(0.5);
+  without_pictures.text_only = true;
+  expect_refused(ErrorKind::usage, "a folder holds the whole model", moe, folder.path() / "folder", without_pictures);
+  PruneOptions typed = at_random(0.5);
+  typed.type = DType::q8_0;
+  expect_refused(ErrorKind::usage, "leave --type away", moe, folder.path() / "folder", typed);
   PruneOptions empty{.keep = 0.5};
   expect_refused(ErrorKind::usage, "holds no text", moe, out, empty);
   EXPECT_TRUE(fs::is_empty(folder.path()));
