@@ -12,7 +12,7 @@ namespace heirloom::engine {
 namespace {
 
 constexpr std::chrono::milliseconds kCancelLatency{20};
-constexpr std::chrono::milliseconds kIdleBefore{20}, kIdleBetween{1};  // making memory ready, and between its slabs
+constexpr std::chrono::milliseconds kIdleBefore{3};  // making memory ready
 constexpr int kMaxFailedSteps = 3;  // shared ones; a request that was in more of them fails
 
 /// What is being handled in a catch block.
@@ -109,7 +109,7 @@ void Scheduler::run() {
 
 /// Until the doorbell rings; meanwhile memory for the next requests is made ready, a slab at a time.
 void Scheduler::wait_idle() {
-  for (auto pause = kIdleBefore; !options_.doorbell->wait_for(pause); pause = kIdleBetween) {
+  for (auto pause = kIdleBefore; !options_.doorbell->wait_for(pause); pause = {}) {
     bool more = false;
     try {
       more = pool_.make_ready(options_.ready_bytes, options_.most_ready_bytes);

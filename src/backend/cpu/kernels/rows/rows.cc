@@ -31,6 +31,19 @@ void argmax(ThreadPool& pool, CpuTier tier, ops::Matrix logits, std::int32_t* id
   // largest of them is searched for the first place.
   constexpr std::int64_t kMaxSections = 64;
   const std::int64_t section = std::max<std::int64_t>(16384, (logits.cols + kMaxSections - 1) / kMaxSections);
+  const auto place_of = [&](const float* x, float value, std::int64_t first, std::int64_t last) {
+    const float* found = std::find(x + first, x + last, value);
+    return found == x + last ? 0 : static_cast<std::int32_t>(found - x);  // a row of NaN has no largest value
+  };
+  if (logits.cols <= section) {
+    pool.parallel_for(logits.rows, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const float* x = logits.data + r * logits.cols;
+        ids[r] = place_of(x, largest(x, logits.cols), 0, logits.cols);
+      }
+    });
+    return;
+  }
   for (std::int64_t r = 0; r < logits.rows; ++r) {
     const float* x = logits.data + r * logits.cols;
     float maxima[kMaxSections];
@@ -41,10 +54,7 @@ void argmax(ThreadPool& pool, CpuTier tier, ops::Matrix logits, std::int32_t* id
     });
     const std::int64_t sections = (logits.cols + section - 1) / section;
     const std::int64_t best = std::max_element(maxima, maxima + sections) - maxima;
-    const float* first = x + best * section;
-    const float* last = std::min(first + section, x + logits.cols);
-    const float* found = std::find(first, last, maxima[best]);
-    ids[r] = found == last ? 0 : static_cast<std::int32_t>(found - x);
+    ids[r] = place_of(x, maxima[best], best * section, std::min((best + 1) * section, logits.cols));
   }
 }
 
