@@ -1,5 +1,6 @@
 // Time of a decode step of one and of several sequences, of the whole model: bench_steps MODEL [streams=8] [depth=60] [tokens=256] [rounds=7]
-// [kv=f32]. Rounds take turns, so that both see the same machine; medians with minimum and maximum.
+// [kv=f32]. Rounds take turns, so that both see the same machine; medians with minimum and maximum, and quantiles of all single steps of one
+// stream, to hold against the gaps that a client of the server sees (bench/http_overhead.py).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -28,7 +29,7 @@ class Streams {
     start_ = context.snapshot();
   }
 
-  /// Milliseconds a step.
+  /// Milliseconds a step, on average.
   double run(int streams, int tokens) {
     std::vector<engine::SessionState> sessions;
     for (int i = 0; i < streams; ++i) sessions.emplace_back(pool_, *start_);
@@ -37,13 +38,20 @@ class Streams {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(streams), 1);
     const auto begin = Clock::now();
     for (int t = 0; t < tokens; ++t) {
+      const auto step = Clock::now();
       feed(all, ids);
+      if (streams == 1) steps_.push_back(milliseconds(step));
       for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>((static_cast<std::size_t>(t) * 7 + i * 13) % 1000);
     }
-    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count() / tokens;
+    return milliseconds(begin) / tokens;
   }
 
+  /// Of the steps of one stream.
+  std::vector<double>& steps() { return steps_; }
+
  private:
+  static double milliseconds(Clock::time_point since) { return std::chrono::duration<double, std::milli>(Clock::now() - since).count(); }
+
   /// The ids in equal shares, one share a session; logits and the best id of each one's last row.
   void feed(std::vector<engine::SessionState*>& sessions, const std::vector<std::int32_t>& ids) {
     const std::size_t rows = ids.size(), share = rows / sessions.size();
@@ -69,6 +77,7 @@ class Streams {
   engine::StatePool& pool_;
   engine::SnapshotRef start_;
   std::vector<std::int32_t> best_;
+  std::vector<double> steps_;
 };
 
 void show(const char* name, std::vector<double> values) {
@@ -106,6 +115,12 @@ int main(int argc, char** argv) {
   std::printf("; %d streams: ", streams);
   show("ms", many);
   show("; tokens/s of one x", ratio);
-  std::printf("\n");
+  std::vector<double>& steps = bench.steps();
+  std::sort(steps.begin(), steps.end());
+  std::printf("\nsteps of 1 stream, %zu:", steps.size());
+  for (const double share : {50.0, 90.0, 99.0, 99.9}) {
+    std::printf(" p%g %.3f", share, steps[static_cast<std::size_t>(static_cast<double>(steps.size()) * share / 100)]);
+  }
+  std::printf(" ms\n");
   if (options.profiler != nullptr) std::printf("%s\n", timings_report(profiler).dump(1).c_str());
 }

@@ -10,10 +10,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a thread without work spins, then yields, before it sleeps. A token's loops follow each other within a few
-// microseconds; sampling and printing between tokens take tens. Past that, idle must cost nothing.
-constexpr auto kSpin = std::chrono::microseconds(30);
-constexpr auto kYield = std::chrono::microseconds(100);
+// How long a thread without work spins before it sleeps. A token's loops follow each other within a few microseconds; sampling and
+// handing tokens out take tens. Past that, idle must cost nothing. (It does not yield meanwhile: a yield gives up the rest of the
+// slice, on Linux 6.18 also the claim to the next one. Beside one busy process of a fortieth of the weight, eight streams of a small
+// model ran at 9,800 tokens/s with yields from 30 us on and at 11,500 without.)
+constexpr auto kSpin = std::chrono::microseconds(100);
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -21,23 +22,17 @@ inline void pause() {
 #endif
 }
 
-/// Spins, then yields, until ready() or the time is over; returns ready().
+/// Spins until ready() or the time is over; returns ready().
 template <typename Ready>
 bool wait_awake(const Ready& ready) {
   for (int i = 0; i < 64; ++i) {
     if (ready()) return true;
     pause();
   }
-  const auto start = Clock::now();
-  for (auto waited = Clock::duration::zero(); waited < kSpin + kYield; waited = Clock::now() - start) {
-    if (waited < kSpin) {
-      for (int i = 0; i < 16; ++i) {
-        if (ready()) return true;
-        pause();
-      }
-    } else {
+  for (const auto end = Clock::now() + kSpin; Clock::now() < end;) {
+    for (int i = 0; i < 16; ++i) {
       if (ready()) return true;
-      std::this_thread::yield();
+      pause();
     }
   }
   return ready();

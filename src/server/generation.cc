@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/log.h"
 
@@ -70,9 +71,12 @@ void Generation::start(Engine& engine) {
   }
   post_([self = shared_from_this()] {
     self->listener_->on_start();
-    const std::lock_guard lock(self->mutex_);
-    self->started_ = true;  // not before: what tokens brought must not overtake on_start
-    self->schedule();
+    {
+      const std::lock_guard lock(self->mutex_);
+      self->started_ = true;  // not before: what tokens brought must not overtake on_start
+      if (!self->wants_drain()) return;
+    }
+    self->post_drain();
   });
 }
 
@@ -88,16 +92,21 @@ void Generation::cancel() noexcept {
   for (const auto& handle : handles) handle->cancel();
 }
 
+// Nothing is posted with the mutex held: the I/O thread that this wakes may take the processor from the engine's thread at once,
+// and would only run into the mutex.
 void Generation::push(Item item) {
-  const std::lock_guard lock(mutex_);
-  queue_.push_back(std::move(item));
-  schedule();
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(item));
+    if (!wants_drain()) return;
+  }
+  post_drain();
 }
 
-/// With mutex_ held.
-void Generation::schedule() {
-  if (!started_ || scheduled_ || queue_.empty()) return;
-  scheduled_ = true;
+/// With mutex_ held: whether there is something to drain and nobody about to. The caller then posts.
+bool Generation::wants_drain() { return started_ && !queue_.empty() && !std::exchange(scheduled_, true); }
+
+void Generation::post_drain() {
   post_([self = shared_from_this()] { self->drain(); });
 }
 
@@ -142,9 +151,12 @@ void Generation::drain() {
     log::error("request failed while its answer was written: {}", error.what());
     cancel();
   }
-  const std::lock_guard lock(mutex_);
-  scheduled_ = false;
-  schedule();
+  {
+    const std::lock_guard lock(mutex_);
+    scheduled_ = false;
+    if (!wants_drain()) return;
+  }
+  post_drain();
 }
 
 void Generation::handle_item(Item& item, std::vector<OutputDelta>& deltas) {

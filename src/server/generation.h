@@ -88,7 +88,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   };
 
   void push(Item item);
-  void schedule();
+  bool wants_drain();
+  void post_drain();
   void drain();
   void handle_item(Item& item, std::vector<OutputDelta>& deltas);
 

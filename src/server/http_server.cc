@@ -1,6 +1,8 @@
 #include "server/http_server.h"
 
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -8,11 +10,15 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <cerrno>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <unordered_set>
 #include <utility>
@@ -21,6 +27,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/http_connection.h"
+#include "server/short_slice.h"
 
 namespace heirloom::server {
 namespace net = boost::asio;
@@ -43,7 +50,10 @@ void raise_descriptor_limit(int wanted) {
 
 struct HttpServer::Impl : ConnectionOwner, std::enable_shared_from_this<HttpServer::Impl> {
   Impl(const HttpLimits& limits, HttpHandler& handler_in)
-      : handler(handler_in), work(net::make_work_guard(io)), acceptor(io), retry(io) {
+      : handler(handler_in), work(net::make_work_guard(io)), acceptor(io), retry(io), wake(io) {
+    const int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (descriptor < 0) fail(ErrorKind::internal, "eventfd: {}", std::generic_category().message(errno));
+    wake.assign(descriptor);
     state.limits = limits;
     state.handler = &handler;
   }
@@ -107,15 +117,25 @@ struct HttpServer::Impl : ConnectionOwner, std::enable_shared_from_this<HttpServ
     changed.notify_all();
   }
 
-  /// Tasks wait in a list with one handler to fetch them all: the engine's thread posts one for each of its streams in every step,
-  /// and each handler of its own would cost it a lock that the I/O thread holds at that time.
+  /// Tasks wait in a list, and an eventfd wakes one I/O thread for all of them: the engine's thread posts a task for each of its
+  /// streams in every step. (net::post would wake the I/O thread with the context's lock held; where the two share a processor
+  /// the woken one goes first, runs into the lock, and the processor goes back and forth between them.)
   void post(std::function<void()> task) {
     {
       const std::lock_guard lock(tasks_mutex);
       tasks.push_back(std::move(task));
       if (std::exchange(tasks_posted, true)) return;
     }
-    net::post(io, [this] { run_tasks(); });
+    constexpr std::uint64_t kOne = 1;
+    [[maybe_unused]] const auto written = ::write(wake.native_handle(), &kOne, sizeof kOne);  // an eventfd takes 2^64 - 2 of them
+  }
+
+  void await_tasks() {
+    wake.async_read_some(net::buffer(&wakes, sizeof wakes), [self = shared_from_this()](boost::system::error_code error, std::size_t) {
+      if (error) return;  // closed
+      self->await_tasks();
+      self->run_tasks();
+    });
   }
 
   void run_tasks() {
@@ -145,6 +165,8 @@ struct HttpServer::Impl : ConnectionOwner, std::enable_shared_from_this<HttpServ
   net::executor_work_guard<net::io_context::executor_type> work;
   tcp::acceptor acceptor;
   net::steady_timer retry;
+  net::posix::stream_descriptor wake;  // an eventfd: tasks are there
+  std::uint64_t wakes = 0;             // what was read from it; nobody looks
   std::vector<std::thread> threads;
   std::atomic<bool> stopping{false};
 
@@ -167,8 +189,10 @@ HttpServer::~HttpServer() { stop(); }
 
 void HttpServer::start(int io_threads) {
   impl_->accept();
+  impl_->await_tasks();
   for (int i = 0; i < std::max(1, io_threads); ++i) {
     impl_->threads.emplace_back([impl = impl_.get()] {
+      ask_short_slice();
       for (;;) {
         try {
           impl->io.run();
@@ -232,6 +256,11 @@ void HttpServer::stop() {
   if (impl_->threads.empty()) return;
   drain(std::chrono::milliseconds(0));
   // With every socket and timer gone the threads run out of work by themselves, and no handler is left to hold a connection.
+  net::post(impl_->io, [impl = impl_] {
+    impl->run_tasks();
+    boost::system::error_code ignored;
+    impl->wake.cancel(ignored);  // closed with the server: a late post must not write to somebody else's descriptor
+  });
   impl_->work.reset();
   for (int i = 0; i < 200 && !impl_->io.stopped(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   impl_->io.stop();
