@@ -94,6 +94,12 @@ class Both {
   ops::Buffer buffer_;
 };
 
+/// True where products of `weight` with up to 8 rows take x in 8 bits (as_8_bit): quantised weights from sm80 on.
+inline bool takes_8_bit_x(const cuda::CudaBackend& backend, const ops::Weight& weight) {
+  const std::string format = static_cast<const cuda::CudaWeight&>(weight).format;
+  return format != "f32" && format != "f16" && format != "bf16" && backend.device().tier_of("gemv_" + format + "_1") >= 80;
+}
+
 inline ops::Buffer device_ints(ops::Backend& backend, const std::vector<std::int32_t>& values) {
   ops::Buffer buffer = backend.make_buffer(values.size() * 4);
   backend.upload(buffer.data(), values.data(), values.size() * 4);

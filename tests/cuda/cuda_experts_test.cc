@@ -93,7 +93,9 @@ TEST(emulator_experts, one_token_takes_few_kernels_and_matches_the_reference) {
       const LoadedLayer loaded(*backend, layer);
       backend->synchronize();
       const std::uint64_t before = backend->device().launches();
-      expect_layer(*backend, layer, loaded.weights, 1, 2e-5, std::string(c.name) + " " + std::string(dtype_name(type)));
+      // 8-bit activations err by up to 1/254 of a group's largest value: see kernels/moe_test.cc.
+      const double tolerance = takes_8_bit_x(*backend, *loaded.weights.gate) ? 2e-2 : 2e-5;
+      expect_layer(*backend, layer, loaded.weights, 1, tolerance, std::string(c.name) + " " + std::string(dtype_name(type)));
       EXPECT_EQ(backend->device().launches() - before, 4u);
     }
   }

@@ -360,13 +360,15 @@ TEST_P(emulator_mixers, experts_match_the_reference) {
       ops::reference::moe_ffn(x.host(), matrices, out.host(), &host_taps);
       backend->download(got_ids.data(), ids.data(), got_ids.size() * 4);
       EXPECT_EQ(got_ids, want_ids);
-      out.expect_equal("out");
+      // The shared expert is q8_0: 8-bit activations err by up to 1/254 of a group's largest value (kernels/moe_test.cc).
+      const double relative = rows <= 8 && takes_8_bit_x(*backend, *kept[4]) ? 2e-2 : 2e-5;
+      out.expect_equal("out", relative);
       logits.expect_equal("router_logits");
       top.expect_equal("topk_weights");
-      routed.expect_equal("experts");
-      shared_out.expect_equal("shared_expert");
+      routed.expect_equal("experts", relative);
+      shared_out.expect_equal("shared_expert", relative);
       shared_logit.expect_equal("shared_gate_logit");
-      norms.expect_equal("expert_out_norm");
+      norms.expect_equal("expert_out_norm", relative);
     }
   }
 }

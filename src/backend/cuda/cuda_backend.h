@@ -44,6 +44,7 @@ class CudaBackend : public ops::Backend {
   ~CudaBackend() override;
 
   Device& device() { return *device_; }
+  const Device& device() const { return *device_; }
   /// Null unless experts stay in host memory.
   ExpertStream* expert_stream() const { return stream_.get(); }
   GemmType gemm_type() const { return gemm_; }

@@ -15,6 +15,8 @@ constexpr std::size_t kGemvSharedBytes = 36 * 1024;  // of 48 KiB; the rest is f
 constexpr unsigned kGemvBlocks = 2;  // on a multiprocessor: 1 and 4 were slower by 21 and 8 % on an H200
 constexpr std::size_t kWeightScratchBytes = std::size_t{64} << 20;
 
+bool is_quantised(std::string_view format) { return format != "f32" && format != "f16" && format != "bf16"; }
+
 // Threads that share a row. Depends on the shape alone, so that results do not depend on the batch.
 int lanes_for(std::int64_t groups, std::int64_t rows, std::int64_t teams, int tier) {
   if (tier >= 80) {
@@ -40,21 +42,31 @@ void CudaBackend::launch_gemv(PendingGemv& gemv) {
   const bool one = args.expert_ids != nullptr || (args.m == 1 && static_cast<std::size_t>(args.k) * 4 <= kGemvSharedBytes);
   const std::string kernel = fmt::format("gemv_{}_{}", gemv.format, one ? 1 : 4);
   const int tier = device_->tier_of(kernel), rows_of_team = tier >= 80 ? 4 : 2;
+  // From sm80 on rows of x meet quantised weights as int8 with their scales (warp_formats.h), 32 weights a group.
+  const bool int8 = tier >= 80 && is_quantised(gemv.format);
+  const int group = int8 ? 32 : gemv.group;
+  const auto k = static_cast<std::size_t>(args.k);
+  const std::size_t shared_bytes = int8 ? (one ? 1 : 4) * (k + k / 2) : one ? 4 * k : 0;
   std::int64_t rows = 0, teams = 0;
   for (int i = 0; i < args.segment_count; ++i) {
+    args.segments[i].first_team = static_cast<int>(teams);
     rows += args.segments[i].rows;
     teams += (args.segments[i].rows + rows_of_team - 1) / rows_of_team;
   }
   if (args.paired) teams = (2 * args.segments[0].rows + rows_of_team - 1) / rows_of_team;
   // Of the experts' products several run at once, however many there are.
-  args.lanes = lanes_for(args.k / gemv.group, rows, args.expert_ids && !args.joined ? 8 * teams : teams, tier);
+  args.lanes = lanes_for(args.k / group, rows, args.expert_ids && !args.joined ? 8 * teams : teams, tier);
+  args.lanes_shift = std::countr_zero(static_cast<unsigned>(args.lanes));
+  args.groups = args.k / group;
+  args.steps = (args.groups + args.lanes - 1) / args.lanes;
+  args.inverse_k = 1.0f / static_cast<float>(args.k);
   const std::int64_t teams_of_block = kGemvThreads / args.lanes;
   const unsigned grid_y = args.expert_ids ? static_cast<unsigned>(args.m) : one ? 1u : static_cast<unsigned>((args.m + 3) / 4);
   args.blocks = static_cast<int>((teams + teams_of_block - 1) / teams_of_block);
   // As many blocks as run at once.
   const auto multiprocessors = static_cast<unsigned>(device_->info().multiprocessors);
   const unsigned at_once = std::max(1u, kGemvBlocks * multiprocessors / std::max(1u, std::min(grid_y, 8u)));
-  device_->launch(kernel.c_str(), {std::min(static_cast<unsigned>(args.blocks), at_once), grid_y}, {kGemvThreads}, one ? static_cast<std::size_t>(args.k) * 4 : 0, args);
+  device_->launch(kernel.c_str(), {std::min(static_cast<unsigned>(args.blocks), at_once), grid_y}, {kGemvThreads}, shared_bytes, args);
 }
 
 void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { linear_now(x, outs, false); }

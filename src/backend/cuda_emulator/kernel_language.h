@@ -44,10 +44,12 @@ DEVICE int nbid_x() { return heirloom::emulator::current.grid[0]; }
 DEVICE int nbid_y() { return heirloom::emulator::current.grid[1]; }
 DEVICE void gpu_sync() { heirloom::emulator::barrier(); }
 DEVICE float gpu_exp2(float x) { return std::exp2(x); }
+DEVICE float gpu_reciprocal_approx(float x) { return 1.0f / x; }
 DEVICE float gpu_rsqrt_approx(float x) { return 1.0f / std::sqrt(x); }
 // Not std::fma: without -mfma that is a library call ten times slower than the kernel around it. Results differ by roundings.
 DEVICE float gpu_fma(float a, float b, float c) { return a * b + c; }
 DEVICE float gpu_max(float a, float b) { return std::fmax(a, b); }
+DEVICE float gpu_abs(float x) { return std::fabs(x); }
 DEVICE float gpu_sqrt(float x) { return std::sqrt(x); }
 DEVICE float gpu_round(float x) { return std::nearbyint(x); }
 DEVICE float as_f32(u32 x) { return __builtin_bit_cast(float, x); }
@@ -69,6 +71,10 @@ DEVICE int gpu_atomic_add(int* p, int v) { return __atomic_fetch_add(p, v, __ATO
 // must be reached by the whole block (on a GPU: by the whole warp).
 #if GPU_TIER >= 80
 DEVICE float gpu_shuffle_xor(float v, int mask) { return heirloom::emulator::exchange(v, mask); }
+DEVICE int gpu_dp4a(u32 a, u32 b, int sum) {
+  for (int i = 0; i < 32; i += 8) sum += static_cast<int>(static_cast<s8>(a >> i)) * static_cast<int>(static_cast<s8>(b >> i));
+  return sum;
+}
 DEVICE u32 f32_to_tf32(float v) { return (as_u32(v) + 0x1000u) & 0xffffe000u; }
 DEVICE void gpu_mma_tf32(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { heirloom::emulator::mma_tf32(c, a, b); }
 DEVICE void gpu_mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { heirloom::emulator::mma_bf16(c, a, b); }

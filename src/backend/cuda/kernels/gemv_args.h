@@ -11,20 +11,22 @@ struct GemvSegment {
   unsigned long long elements;  // of the whole weight
   float* out;                   // [m, rows]
   const float* bias;            // [rows] or null
-  int rows, reserved;
+  int rows;
+  int first_team;               // teams are numbered through the segments
 };
 
 struct GemvArgs {
   GemvSegment segments[kGemvMaxSegments];
   const float* x;          // [m, k]
   int segment_count, k, m;
-  int lanes;               // threads that share a row: 32, 64, 128 or 256; fixed by the shape
+  int lanes, lanes_shift;  // threads that share a row: 32, 64, 128 or 256; fixed by the shape
+  int groups, steps;       // of weights in a row; for each of its threads
   int blocks;              // groups of rows; a block of the grid takes every nbid_x()-th
   // Input norm (m == 1): x is replaced by rms_norm(x) * norm_weight, which block 0 also writes to `normed`.
   const float* norm_weight;
   float* normed;
   float* normed_copy;      // a second place for it, or null
-  float eps;
+  float eps, inverse_k;
   // What happens to the sums.
   int paired;              // segments 0 and 1 are gate and up: swiglu_out[m][row] = silu(gate) * up
   float* swiglu_out;

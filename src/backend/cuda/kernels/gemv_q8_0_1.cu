@@ -1,4 +1,4 @@
 // q8_0 weights times one row: see gemv.h.
 #include "backend/cuda/kernels/gemv.h"
 
-KERNEL(gemv_q8_0_1, 256, const GemvArgs a) { gemv<FormatQ8_0, 1>(a); }
+GEMV(gemv_q8_0_1, Q8_0, 1)

@@ -48,8 +48,14 @@ DEVICE int nbid_y() { return __nvvm_read_ptx_sreg_nctaid_y(); }
 DEVICE void gpu_sync() { asm volatile("bar.sync 0;" ::: "memory"); }  // not __syncthreads(): clang moves shared loads over it
 DEVICE float gpu_exp2(float x) { return __nvvm_ex2_approx_f(x); }
 DEVICE float gpu_rsqrt_approx(float x) { return __nvvm_rsqrt_approx_f(x); }
+DEVICE float gpu_reciprocal_approx(float x) {
+  float r;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 DEVICE float gpu_fma(float a, float b, float c) { return __nvvm_fma_rn_f(a, b, c); }
 DEVICE float gpu_max(float a, float b) { return __nvvm_fmax_f(a, b); }
+DEVICE float gpu_abs(float x) { return __builtin_fabsf(x); }
 DEVICE float gpu_sqrt(float x) { return __nvvm_sqrt_rn_f(x); }
 DEVICE float gpu_round(float x) { return __builtin_rintf(x); }  // cvt.rni
 DEVICE float as_f32(u32 x) { return __builtin_bit_cast(float, x); }
@@ -62,6 +68,12 @@ DEVICE int gpu_atomic_add(int* p, int v) { return __nvvm_atom_add_gen_i(p, v); }
 #if GPU_TIER >= 80  // reached by whole warps (in the emulator: by the whole block)
 DEVICE float gpu_shuffle_xor(float v, int mask) {
   return as_f32((u32)__nvvm_shfl_sync_bfly_i32(-1, (int)as_u32(v), mask, 31));
+}
+/// sum + the products of the four signed bytes of a and b.
+DEVICE int gpu_dp4a(u32 a, u32 b, int sum) {
+  int r;
+  asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(sum));
+  return r;
 }
 DEVICE void gpu_mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

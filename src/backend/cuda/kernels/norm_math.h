@@ -16,8 +16,8 @@ DEVICE float norm_sum(float v, float* scratch) {
 #endif
 }
 
-/// rsqrt(mean(x^2) + eps) of a row of `cols` (a multiple of 4), by a block of 256 threads. `scratch`: 288 floats.
-DEVICE float row_rms_scale(const F4* x, int cols, float eps, float* scratch) {
+/// rsqrt(mean(x^2) + eps) of a row of `cols` (a multiple of 4; its inverse is given), by a block of 256 threads. `scratch`: 288 floats.
+DEVICE float row_rms_scale(const F4* x, int cols, float inverse_cols, float eps, float* scratch) {
   float sum = 0;
   for (int i = tid_x(); i < cols / 4; i += 256) {
     const F4 v = x[i];
@@ -26,7 +26,7 @@ DEVICE float row_rms_scale(const F4* x, int cols, float eps, float* scratch) {
     sum = gpu_fma(v.z, v.z, sum);
     sum = gpu_fma(v.w, v.w, sum);
   }
-  return gpu_rsqrt_approx(norm_sum(sum, scratch) / (float)cols + eps);
+  return gpu_rsqrt_approx(gpu_fma(norm_sum(sum, scratch), inverse_cols, eps));
 }
 DEVICE F4 rms_apply(F4 x, F4 weight, float scale) {
   return F4{x.x * scale * weight.x, x.y * scale * weight.y, x.z * scale * weight.z, x.w * scale * weight.w};

@@ -9,7 +9,7 @@ KERNEL(rms_norm, 256, float* out, const float* x, const float* weight, int rows,
   for (int r = bid_x(); r < rows; r += nbid_x()) {
     const F4* in = (const F4*)(x + (u64)r * (u64)cols);
     F4* to = (F4*)(out + (u64)r * (u64)cols);
-    const float scale = row_rms_scale(in, cols, eps, (float*)scratch4);
+    const float scale = row_rms_scale(in, cols, 1.0f / (float)cols, eps, (float*)scratch4);
     for (int i = tid_x(); i < cols / 4; i += 256) to[i] = rms_apply(in[i], ((const F4*)weight)[i], scale);
   }
 }
@@ -31,7 +31,7 @@ KERNEL(add_rms_norm, 256, float* out, float* residual, const float* delta, const
       v.w += d.w;
       sum[i] = v;
     }
-    const float scale = row_rms_scale(sum, cols, eps, (float*)scratch4);
+    const float scale = row_rms_scale(sum, cols, 1.0f / (float)cols, eps, (float*)scratch4);
     for (int i = tid_x(); i < cols / 4; i += 256) to[i] = rms_apply(sum[i], ((const F4*)weight)[i], scale);
   }
 }
