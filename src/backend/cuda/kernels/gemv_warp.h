@@ -107,7 +107,8 @@ DEVICE void gemv(const GemvArgs& a, u8* memory, GemvShared<M>& shared) {
       m0 = pair;
     }
   }
-  // Step s of a block's rows takes group lane + (s << shift); its weights lie in w[s % kAhead]. Lanes past the end load what they will not use.
+  // Step s of a block's rows takes group lane + (s << shift); its weights lie in w[s % kAhead]. Lanes past the end load what they
+  // will not use.
   constexpr int kAhead = M == 1 && sizeof(typename F::Raw) <= 20 ? 2 : 1;  // larger ones would take more than 128 registers
   const int steps = a.steps;
   typename F::Raw w[kAhead][R];
@@ -121,7 +122,8 @@ DEVICE void gemv(const GemvArgs& a, u8* memory, GemvShared<M>& shared) {
   if constexpr (kStaged) {
     UNROLL for (int m = 0; m < M; m++) {
       const int input = M > 1 ? gpu_min_i(m0 + m, a.m - 1) : a.expert_ids && !a.joined ? pair / a.rows_per_input : pair;
-      gemv_stage(a, (const F4*)(a.x + (u64)input * (u64)a.k), held, Row::at(memory + m * Row::bytes(a.k), a.k), (float*)shared.norm_scratch);
+      const Row row = Row::at(memory + m * Row::bytes(a.k), a.k);
+      gemv_stage(a, (const F4*)(a.x + (u64)input * (u64)a.k), held, row, (float*)shared.norm_scratch);
     }
     gpu_sync();
   }
