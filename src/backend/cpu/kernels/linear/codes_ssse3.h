@@ -39,17 +39,14 @@ HEIRLOOM_INLINE Codes load4(const std::byte* p) {
   __builtin_memcpy(&v, p, 4);
   return _mm_cvtsi32_si128(v);
 }
-// Finite halves only, which lets this do without load_f16's denormal floats (an assist of 100 cycles and more each): exponent
-// and mantissa move to float's place and the exponent is re-biased; a subnormal half gets the smallest normal exponent and
-// loses it again by subtraction.
+// Finite halves only, without load_f16's denormal floats (an assist of 100 cycles and more each): exponent and mantissa move to
+// float's place and the exponent is re-biased. A subnormal half, m 2^-24, then reads as y = 2^-15 + m 2^-25 and is 2 y - 2^-14.
 HEIRLOOM_INLINE Vec load_scales(const std::byte* p) {
-  const Codes halves = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), _mm_setzero_si128());
-  const Codes magnitude = _mm_slli_epi32(_mm_and_si128(halves, _mm_set1_epi32(0x7fff)), 13);
-  const Codes sign = _mm_slli_epi32(_mm_and_si128(halves, _mm_set1_epi32(0x8000)), 16);
-  const Codes subnormal = _mm_cmplt_epi32(magnitude, _mm_set1_epi32(1 << 23));
-  const Codes biased = _mm_add_epi32(_mm_add_epi32(magnitude, _mm_set1_epi32(112 << 23)),
-                                     _mm_and_si128(subnormal, _mm_set1_epi32(1 << 23)));
-  const Vec value = sub(_mm_castsi128_ps(biased), _mm_castsi128_ps(_mm_and_si128(subnormal, _mm_set1_epi32(113 << 23))));
+  const Codes halves = _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const Codes sign = _mm_and_si128(halves, _mm_set1_epi32(static_cast<int>(0x80000000u)));
+  const Codes magnitude = _mm_srli_epi32(_mm_xor_si128(halves, sign), 3);
+  const Vec y = _mm_castsi128_ps(_mm_add_epi32(magnitude, _mm_set1_epi32(112 << 23)));
+  const Vec value = add(y, min(sub(y, set(0x1p-14f)), zero()));
   return _mm_or_ps(value, _mm_castsi128_ps(sign));
 }
 HEIRLOOM_INLINE Vec unsigned_bytes(const std::byte* p) {
