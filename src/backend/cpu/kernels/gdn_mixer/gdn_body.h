@@ -6,6 +6,8 @@
 namespace heirloom::cpu::HEIRLOOM_ISA {
 namespace {
 
+HEIRLOOM_INLINE void prefetch(const float* p) { __builtin_prefetch(p); }
+
 HEIRLOOM_INLINE float square_sum(const float* x, int n) {
   Vec a = zero(), b = zero();
   int i = 0;
@@ -21,14 +23,17 @@ HEIRLOOM_INLINE float square_sum(const float* x, int n) {
   return sum(add(a, b));
 }
 
-/// V vectors of columns (the last one n lanes wide if kPartial) over all tokens of the tile.
+/// V vectors of columns (the last one n lanes wide if kPartial) over all tokens of the tile. `next`: the state that is read
+/// afterwards, in rows as far apart: the last update asks for it, because lines a row apart are no stream that a CPU foresees
+/// (0.8B decode, all of the mixer: ssse3 2.8 -> 2.3 ms a token, avx2 2.0 -> 1.75).
 template <int V, bool kPartial>
-HEIRLOOM_INLINE void delta_columns(const GdnTile& tile, float* s, float* v, int n) {
+HEIRLOOM_INLINE void delta_columns(const GdnTile& tile, float* s, float* v, int n, const float* next) {
   const auto get = [n](const float* p) { return kPartial ? load_n(p, n) : load(p); };
   const auto put = [n](float* p, Vec x) { kPartial ? store_n(p, x, n) : store(p, x); };
   const std::ptrdiff_t stride = tile.state_stride;
   const int rows = tile.head_k_dim;
   const float *q = tile.q, *k = tile.k;
+  constexpr bool kAsk = V * kLanes <= 32;  // two strips of 64 columns and 128 rows do not fit the first cache
   Vec kv[V], qv[V], delta[V];
 
   for (int c = 0; c < V; ++c) kv[c] = qv[c] = zero();
@@ -51,6 +56,9 @@ HEIRLOOM_INLINE void delta_columns(const GdnTile& tile, float* s, float* v, int 
     if (t + 1 == tile.tokens) {
       for (int i = 0; i < rows; ++i) {
         const Vec ki = set(k[i]);
+        if constexpr (kAsk) {
+          for (int c = 0; c < V * kLanes; c += 16) prefetch(next + i * stride + c);
+        }
         for (int c = 0; c < V; ++c) {
           float* at = s + i * stride + c * kLanes;
           put(at, madd(ki, delta[c], mul(decay, get(at))));
@@ -141,11 +149,16 @@ void gdn_gates(const float* a, const float* b, const float* dt_bias, const float
 
 void gdn_delta(const GdnTile& tile) noexcept {
   // Four vectors of columns are eight chains of additions, what two FMA units of latency 4 need, and fill 16 registers.
+  const auto after = [&](int c) { return tile.state + (c < tile.columns ? c : 0); };  // at the end something that is here already
   int c = 0;
-  for (; c + 4 * kLanes <= tile.columns; c += 4 * kLanes) delta_columns<4, false>(tile, tile.state + c, tile.v + c, 0);
-  for (; c + 2 * kLanes <= tile.columns; c += 2 * kLanes) delta_columns<2, false>(tile, tile.state + c, tile.v + c, 0);
-  for (; c + kLanes <= tile.columns; c += kLanes) delta_columns<1, false>(tile, tile.state + c, tile.v + c, 0);
-  if (c < tile.columns) delta_columns<1, true>(tile, tile.state + c, tile.v + c, tile.columns - c);
+  for (; c + 4 * kLanes <= tile.columns; c += 4 * kLanes) {
+    delta_columns<4, false>(tile, tile.state + c, tile.v + c, 0, after(c + 4 * kLanes));
+  }
+  for (; c + 2 * kLanes <= tile.columns; c += 2 * kLanes) {
+    delta_columns<2, false>(tile, tile.state + c, tile.v + c, 0, after(c + 2 * kLanes));
+  }
+  for (; c + kLanes <= tile.columns; c += kLanes) delta_columns<1, false>(tile, tile.state + c, tile.v + c, 0, after(c + kLanes));
+  if (c < tile.columns) delta_columns<1, true>(tile, tile.state + c, tile.v + c, tile.columns - c, tile.state);
 }
 
 void gdn_gated_norm(const float* y, const float* z, const float* weight, float eps, int n, float* out) noexcept {
