@@ -4,8 +4,9 @@
 //   gpu_study [--model dense|moe|vision] [--linears q8_0|q4_0|...] [--head q8_0] [--prefill 947,4096] [--decode 128] [--depth 0,10240]
 //             [--repeat 5] [--arch sm20] [--fermi] [--gemm f32|bf16] [--kv f32|f16] [--no-graphs] [--no-fusion] [--kernels]
 //             [--sequential-gdn] [--vram MiB] [--hybrid] [--threads N] [--host-rows N] [--pageable] [--chunks N]
-//             [--timeline FILE] [--expert-mib N]
-// --hybrid keeps experts in host memory; --chunks also measures prefill in N steps; --timeline writes one line a streamed tensor.
+//             [--timeline FILE] [--expert-mib N] [--unpack-each]
+// --hybrid keeps experts in host memory; --chunks also measures prefill in N steps; --timeline writes one line a streamed tensor;
+// --unpack-each unpacks weights to BF16 at every use, as where memory is short.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -64,6 +65,7 @@ int run(const std::map<std::string, std::string>& options) {
   device.vram_bytes = std::stoull(get("vram", "0")) << 20;
   cuda::CudaBackendOptions settings;
   settings.fuse = !options.contains("no-fusion");
+  settings.bf16_copies = !options.contains("unpack-each");
   settings.expert_bytes = std::stoull(get("expert-mib", "0")) << 20;
   settings.host_expert_rows = std::stoi(get("host-rows", "16"));
   if (options.contains("hybrid")) {

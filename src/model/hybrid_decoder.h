@@ -89,6 +89,8 @@ class HybridDecoder {
   float* rope_cos_ = nullptr;  // device [rows, rotary_dim / 2], of the current step
   float* rope_sin_ = nullptr;
   std::vector<float> rope_host_;
+  std::vector<float> rope_table_;  // [position][cosines, sines], for positions below kRopeTable
+  std::vector<char> rope_known_;   // which of them are filled
 };
 
 }  // namespace heirloom::model

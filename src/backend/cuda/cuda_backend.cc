@@ -29,6 +29,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Device> device, const CudaBackendOption
   if (gemm_ == GemmType::bf16 && !device_->has_vendor_gemm(true)) {
     fail(ErrorKind::device, "BF16 products need a card of compute capability 8.0 or newer and cuBLAS 8.0 or newer");
   }
+  copies_ = std::make_shared<Bf16Copies>(*device_, options_.bf16_copies);
   if (options_.expert_host) stream_ = std::make_unique<ExpertStream>(*device_);
 }
 
@@ -56,12 +57,17 @@ void* CudaBackend::scratch(Slot slot, std::size_t bytes) {
   device_->free(found.data);
   found = {};
   const std::size_t wanted = std::max(bytes, std::size_t{4096});
-  found.data = device_->alloc(wanted, "scratch");
+  found.data = allocate(wanted, "scratch");
   found.bytes = wanted;
   return found.data;
 }
 
-void* CudaBackend::alloc(std::size_t bytes) { return device_->alloc(bytes, "a buffer"); }
+void* CudaBackend::allocate(std::size_t bytes, std::string_view what) {
+  if (void* data = device_->try_alloc(bytes)) return data;
+  copies_->drop();
+  return device_->alloc(bytes, what);
+}
+void* CudaBackend::alloc(std::size_t bytes) { return allocate(bytes, "a buffer"); }
 void CudaBackend::free(void* data, std::size_t) noexcept { device_->free(data); }
 
 void CudaBackend::upload(void* device, const void* host, std::size_t bytes) {
@@ -122,7 +128,9 @@ std::unique_ptr<ops::Weight> CudaBackend::load_weight(const ops::WeightData& dat
               dtype_name(converted_type(data.type, data.cols)));
   }
   constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
-  return upload_weight(*device_, data, scratch(kSlotWeights, kStagingBytes), kStagingBytes);
+  std::unique_ptr<CudaWeight> weight = upload_weight(*device_, data, scratch(kSlotWeights, kStagingBytes), kStagingBytes);
+  weight->copies = copies_;
+  return weight;
 }
 
 // ---- steps ----
@@ -226,15 +234,23 @@ void CudaBackend::flush_norm() {
   pending_norm_.reset();
   for (float* out : {norm.out, norm.out_copy}) {
     if (!out) continue;
-    device_->launch("rms_norm", {row_grid(norm.x.rows)}, {256}, 0, out, static_cast<const float*>(norm.x.data), norm.weight,
-                    static_cast<int>(norm.x.rows), static_cast<int>(norm.x.cols), norm.eps);
+    device_->launch("rms_norm", {row_grid(norm.x.rows)}, {256}, 0, out, bf16_twin({out, norm.x.rows, norm.x.cols}),
+                    static_cast<const float*>(norm.x.data), norm.weight, static_cast<int>(norm.x.rows), static_cast<int>(norm.x.cols),
+                    norm.eps);
   }
 }
 
 void CudaBackend::flush() {
+  bf16_inputs_of_ = {};
   for (PendingGemv& gemv : pending_gemvs_) launch_gemv(gemv);
   pending_gemvs_.clear();
   flush_norm();
+}
+
+void CudaBackend::flush_keeping_inputs() {
+  const ops::Matrix inputs = bf16_inputs_of_;
+  flush();
+  bf16_inputs_of_ = inputs;
 }
 
 CudaBackend::PendingGemv* CudaBackend::pending_with_out(const float* out) {
@@ -264,7 +280,7 @@ void CudaBackend::add_rms_norm(ops::Matrix residual, ops::Matrix delta, const fl
     return;
   }
   flush();
-  device_->launch("add_rms_norm", {row_grid(residual.rows)}, {256}, 0, out.data, residual.data,
+  device_->launch("add_rms_norm", {row_grid(residual.rows)}, {256}, 0, out.data, bf16_twin(out), residual.data,
                   static_cast<const float*>(delta.data), weight, static_cast<int>(residual.rows),
                   static_cast<int>(residual.cols), eps);
 }
@@ -294,6 +310,11 @@ void CudaBackend::swiglu(ops::Matrix gate, ops::Matrix up, ops::Matrix out) {
     return;
   }
   flush();
+  if (unsigned short* twin = bf16_twin(out)) {
+    device_->launch("swiglu_bf16", {map_grid(count(out) / 4)}, {256}, 0, out.data, twin, static_cast<const float*>(gate.data),
+                    static_cast<const float*>(up.data), static_cast<u64>(count(out) / 4));
+    return;
+  }
   device_->launch("swiglu", {map_grid(count(out))}, {256}, 0, out.data, static_cast<const float*>(gate.data),
                   static_cast<const float*>(up.data), static_cast<u64>(count(out)));
 }

@@ -19,6 +19,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/expert_host.h"
 #include "backend/cuda/expert_stream.h"
+#include "backend/cuda/kernels/gdn_args.h"
 #include "backend/cuda/kernels/gemv_args.h"
 #include "base/profiler.h"
 #include "ops/backend.h"
@@ -32,6 +33,7 @@ struct CudaBackendOptions {
   std::optional<GemmType> gemm;     // empty: bf16 where the card has tensor cores for it, f32 under --profile fermi
   int gdn_recurrent_rows = 1;       // sequences of at most so many rows use the recurrent delta rule
   bool fuse = true;                 // false: every op is a kernel of its own (for comparison)
+  bool bf16_copies = true;          // false: weights are unpacked at each use, never kept as BF16 rows (for comparison)
   Profiler* profiler = nullptr;
   std::shared_ptr<ExpertHost> expert_host;  // set: experts may stay in host memory, and this computes steps of few rows
   std::uint64_t expert_bytes = 0;   // then: GPU memory for experts. The first layers that fit beside the stream's buffers stay in it
@@ -92,7 +94,7 @@ class CudaBackend : public ops::Backend {
   // Scratch that outlives an op, by purpose; grows and never shrinks. Growing invalidates recorded graphs.
   enum Slot : std::size_t {
     kSlotWeights, kSlotInputs, kSlotConv, kSlotGdnQ, kSlotGdnK, kSlotGdnG, kSlotGdnBeta, kSlotGdnU, kSlotGdnW, kSlotGdnAttention,
-    kSlotGdnCumulative, kSlotGdnCore, kSlotQ, kSlotPartial, kSlotStat, kSlotScores, kSlotProbabilities, kSlotKeys, kSlotValues, kSlotRouter,
+    kSlotGdnCumulative, kSlotGdnValues, kSlotGdnStates, kSlotGdnCore, kSlotQ, kSlotPartial, kSlotStat, kSlotScores, kSlotProbabilities, kSlotKeys, kSlotValues, kSlotRouter,
     kSlotIds, kSlotTopWeights, kSlotOffsets, kSlotOrder, kSlotTiles, kSlotCounts, kSlotGate, kSlotUp, kSlotExperts, kSlotShared,
     kSlotSharedLogit, kSlotSharedGate, kSlotSharedUp, kSlotUnpacked0, kSlotUnpacked1,
     kSlotArgmax, kSlotSegments, kSlotStep, kSlotCount
@@ -102,6 +104,7 @@ class CudaBackend : public ops::Backend {
     std::size_t bytes = 0;
   };
   void* scratch(Slot slot, std::size_t bytes);
+  void* allocate(std::size_t bytes, std::string_view what);  // makes room by dropping BF16 copies
   float* scratch_f32(Slot slot, std::int64_t floats) { return static_cast<float*>(scratch(slot, static_cast<std::size_t>(floats) * 4)); }
 
   struct PendingNorm {
@@ -125,6 +128,7 @@ class CudaBackend : public ops::Backend {
 
   // cuda_backend.cc
   void flush();
+  void flush_keeping_inputs();
   void flush_norm();
   void drop_graphs() noexcept;
   bool keeps_resident(const ops::WeightData& experts);
@@ -135,7 +139,11 @@ class CudaBackend : public ops::Backend {
   void gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact);
   void linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
   void gemm(const GemmCall& call);
+  const void* bf16_rows(const CudaWeight& weight);
+  void unpack_rows(const CudaWeight& weight, std::int64_t first, std::int64_t rows, void* to, bool bf16);
   void to_bf16(unsigned short* out, const float* x, std::uint64_t count);
+  const unsigned short* bf16_inputs(ops::Matrix x);
+  unsigned short* bf16_twin(ops::Matrix out);
   void expert_gemv(const CudaWeight& first, const CudaWeight* second, const float* x, int rows_per_input, const int* ids,
                    int pairs, float* out, float* swiglu_out);
   // cuda_moe.cc
@@ -146,6 +154,9 @@ class CudaBackend : public ops::Backend {
   void grouped_experts(ops::Matrix x, const ops::MoeWeights& weights, const std::int32_t* ids, float* expert_out);
   ExpertOrder sort_pairs(const std::int32_t* ids, int pairs, int experts, int tile_rows);
   ExpertView expert_view(const ops::Weight* weight, const void* streamed, Slot slot, int begin, int end, bool bf16);
+  // cuda_gdn_mma.cc
+  void gdn_chunks_on_tensor_cores(int layer, const ops::GdnWeights& weights, const GdnChunkArgs& inputs, ops::Matrix z, ops::Matrix out,
+                                  float* core, int chunks);
   // cuda_attention.cc
   void attention_by_gemm(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q, float* out);
 
@@ -158,8 +169,11 @@ class CudaBackend : public ops::Backend {
   std::unique_ptr<Device> device_;
   CudaBackendOptions options_;
   GemmType gemm_ = GemmType::f32;
+  std::shared_ptr<Bf16Copies> copies_;
   Scratch scratch_[kSlotCount];
-  const float* bf16_inputs_of_ = nullptr;  // whose bf16 copy lies in kSlotInputs, during one call of linear
+  // Of which matrix kSlotInputs holds the values as bf16: a kernel that makes a product's input writes both forms. flush() ends it,
+  // for the next op may write the matrix.
+  ops::Matrix bf16_inputs_of_{};
   std::optional<PendingNorm> pending_norm_;
   std::vector<PendingGemv> pending_gemvs_;
 

@@ -7,6 +7,11 @@
 #include "base/check.h"
 
 namespace heirloom::cuda {
+namespace {
+
+constexpr int kGdnMmaDim = 128;
+
+}  // namespace
 
 void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matrix qkv, ops::Matrix z, ops::Matrix a,
                             ops::Matrix b, ops::Matrix out, const ops::GdnTaps* taps) {
@@ -23,7 +28,24 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
   const ops::GdnTaps none;
   const ops::GdnTaps& tap = taps ? *taps : none;
 
+  // Where products may round to BF16, those of the delta rule may round to TF32.
+  const bool tensor_cores = chunked && D == kGdnMmaDim && gemm_ == GemmType::bf16 && device_->tier_of("gdn_mma_walk_128") >= 80;
+  const bool some_recurrent = std::ranges::any_of(
+      plan_->sequences, [&](const ops::SequenceStep& s) { return s.num_rows <= options_.gdn_recurrent_rows; });
+  const bool one_pass = tensor_cores && !taps && !some_recurrent;  // convolution, norms and gates in one kernel
+  const std::int64_t heads = static_cast<std::int64_t>(rows) * nv;
+  float* core = tap.core_out;
   float* conv_out = tap.conv_out ? tap.conv_out : scratch_f32(kSlotConv, qkv.rows * qkv.cols);
+  GdnChunkArgs chunk{};
+  chunk.conv_out = conv_out;
+  if (chunked || tap.q_l2norm) {
+    chunk.q = tap.q_l2norm ? tap.q_l2norm : scratch_f32(kSlotGdnQ, static_cast<std::int64_t>(rows) * nk * D);
+    chunk.k = tap.k_l2norm ? tap.k_l2norm : scratch_f32(kSlotGdnK, static_cast<std::int64_t>(rows) * nk * D);
+    chunk.g = tap.g ? tap.g : scratch_f32(kSlotGdnG, heads);
+    chunk.beta = tap.beta ? tap.beta : scratch_f32(kSlotGdnBeta, heads);
+  }
+  const auto writable = [](const float* p) { return const_cast<float*>(p); };  // the same memory, which later kernels only read
+  const auto across = static_cast<unsigned>((channels + 127) / 128), row_groups = static_cast<unsigned>((rows + 15) / 16);
   PendingGemv* gemv = pending_with_out(qkv.data);
   if (gemv != nullptr && one_row_each() && gemv->args.m == rows && gemv->args.segments[0].rows == channels) {
     gemv->args.conv_weight = weights.conv;
@@ -33,35 +55,33 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
     flush();
   } else {
     flush();
-    const auto across = static_cast<unsigned>((channels + 127) / 128);
-    device_->launch("gdn_conv", {across, static_cast<unsigned>((rows + 15) / 16)}, {128}, 0, conv_out,
-                    static_cast<const float*>(qkv.data), weights.conv, device_sequences(), device_row_sequence(), layer, rows,
-                    channels);
+    if (one_pass) {
+      device_->launch("gdn_mma_inputs_128", {across, row_groups}, {128}, 0, writable(chunk.q), writable(chunk.k), conv_out,
+                      writable(chunk.g), writable(chunk.beta), static_cast<const float*>(qkv.data), weights.conv,
+                      static_cast<const float*>(a.data), static_cast<const float*>(b.data), weights.dt_bias, weights.neg_exp_a,
+                      device_sequences(), device_row_sequence(), layer, nk, nv, rows);
+    } else {
+      device_->launch("gdn_conv", {across, row_groups}, {128}, 0, conv_out, static_cast<const float*>(qkv.data), weights.conv,
+                      device_sequences(), device_row_sequence(), layer, rows, channels);
+    }
     device_->launch("gdn_conv_state", {across, sequences}, {128}, 0, static_cast<const float*>(qkv.data), device_sequences(),
                     layer, channels);
   }
-
-  const std::int64_t heads = static_cast<std::int64_t>(rows) * nv;
-  float* core = tap.core_out;
-  GdnChunkArgs chunk{};
-  if (chunked || tap.q_l2norm) {
-    float* q = tap.q_l2norm ? tap.q_l2norm : scratch_f32(kSlotGdnQ, static_cast<std::int64_t>(rows) * nk * D);
-    float* k = tap.k_l2norm ? tap.k_l2norm : scratch_f32(kSlotGdnK, static_cast<std::int64_t>(rows) * nk * D);
-    float* g = tap.g ? tap.g : scratch_f32(kSlotGdnG, heads);
-    float* beta = tap.beta ? tap.beta : scratch_f32(kSlotGdnBeta, heads);
+  if (chunk.q != nullptr && !one_pass) {
     const std::string kernel = fmt::format("gdn_prepare_{}", D);
     device_->launch(kernel.c_str(), {static_cast<unsigned>(nk), static_cast<unsigned>(std::min(rows, 65535))},
-                    {static_cast<unsigned>(D)}, 0, q, k, g, beta, static_cast<const float*>(conv_out),
-                    static_cast<const float*>(a.data), static_cast<const float*>(b.data), weights.dt_bias, weights.neg_exp_a, nk,
-                    nv, rows);
-    chunk.q = q;
-    chunk.k = k;
-    chunk.g = g;
-    chunk.beta = beta;
+                    {static_cast<unsigned>(D)}, 0, writable(chunk.q), writable(chunk.k), writable(chunk.g), writable(chunk.beta),
+                    static_cast<const float*>(conv_out), static_cast<const float*>(a.data), static_cast<const float*>(b.data),
+                    weights.dt_bias, weights.neg_exp_a, nk, nv, rows);
   }
-  if (chunked) {
+  int chunks = 0;
+  for (const ops::SequenceStep& s : plan_->sequences) {
+    chunks = std::max(chunks, (s.past_tokens + s.num_rows + kGdnChunk - 1) / kGdnChunk - s.past_tokens / kGdnChunk);
+  }
+  if (tensor_cores) {
+    gdn_chunks_on_tensor_cores(layer, weights, chunk, z, out, core, chunks);
+  } else if (chunked) {
     if (!core) core = scratch_f32(kSlotGdnCore, heads * D);
-    chunk.conv_out = conv_out;
     chunk.u = scratch_f32(kSlotGdnU, heads * D);
     chunk.w = scratch_f32(kSlotGdnW, heads * D);
     chunk.attention = scratch_f32(kSlotGdnAttention, heads * kGdnChunk);
@@ -73,28 +93,20 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
     chunk.num_v_heads = nv;
     chunk.tiled = weights.v_heads_tiled ? 1 : 0;
     chunk.recurrent_rows = options_.gdn_recurrent_rows;
-    int chunks = 0;
-    for (const ops::SequenceStep& s : plan_->sequences) {
-      chunks = std::max(chunks, (s.past_tokens + s.num_rows + kGdnChunk - 1) / kGdnChunk - s.past_tokens / kGdnChunk);
-    }
     const bool captures = std::ranges::any_of(plan_->sequences, [](const ops::SequenceStep& s) { return !s.captures.empty(); });
-    // Where products may round to BF16, those of the delta rule may round to TF32.
-    const bool tensor_cores = gemm_ == GemmType::bf16 && device_->tier_of(fmt::format("gdn_chunk_mma_{}", D)) >= 80;
-    const std::string intra = fmt::format("gdn_chunk_intra_{}", D),
-                      scan = fmt::format("gdn_chunk_{}_{}", tensor_cores ? "mma" : captures ? "capture" : "scan", D),
+    const std::string intra = fmt::format("gdn_chunk_intra_{}", D), scan = fmt::format("gdn_chunk_{}_{}", captures ? "capture" : "scan", D),
                       norm = fmt::format("gdn_gated_norm_{}", D);
     device_->launch(intra.c_str(), {static_cast<unsigned>(chunks), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
     device_->launch(scan.c_str(), {static_cast<unsigned>(D / 16), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
     for (const ops::SequenceStep& s : plan_->sequences) {
       if (s.num_rows <= options_.gdn_recurrent_rows) continue;
       const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nv * D;
+      unsigned short* twin = sequences == 1 ? bf16_twin(out) : nullptr;
       device_->launch(norm.c_str(), {static_cast<unsigned>(nv), static_cast<unsigned>(std::min(s.num_rows, 65535))},
-                      {static_cast<unsigned>(D)}, 0, out.data + at, static_cast<const float*>(core + at),
+                      {static_cast<unsigned>(D)}, 0, out.data + at, twin, static_cast<const float*>(core + at),
                       static_cast<const float*>(z.data + at), weights.norm, nv, s.num_rows, weights.eps);
     }
   }
-  const bool some_recurrent = std::ranges::any_of(
-      plan_->sequences, [&](const ops::SequenceStep& s) { return s.num_rows <= options_.gdn_recurrent_rows; });
   if (some_recurrent) {
     GdnArgs args{};
     args.conv_out = conv_out;

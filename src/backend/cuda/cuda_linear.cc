@@ -74,9 +74,11 @@ void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { 
 // `exact` keeps f32 arithmetic whatever the backend's product type is (the router's choices hang on it).
 void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact) {
   if (x.rows > kGemvMaxRows) {
-    flush();
-    bf16_inputs_of_ = nullptr;
-    for (const ops::LinearOut& out : outs) gemm_linear(x, out, exact);
+    flush_keeping_inputs();
+    for (const ops::LinearOut& out : outs) {
+      gemm_linear(x, out, exact);
+      if (out.out == bf16_inputs_of_.data) bf16_inputs_of_ = {};
+    }
     return;
   }
   std::optional<PendingNorm> norm;
@@ -150,42 +152,63 @@ void CudaBackend::to_bf16(unsigned short* out, const float* x, std::uint64_t cou
                   static_cast<u64>(quads));
 }
 
+// The input of products as bf16: left by the kernel that made it, or converted here, once for all products with it.
+const unsigned short* CudaBackend::bf16_inputs(ops::Matrix x) {
+  const auto n = static_cast<std::uint64_t>(x.rows * x.cols);
+  auto* inputs = static_cast<unsigned short*>(scratch(kSlotInputs, n * 2));
+  if (bf16_inputs_of_.data != x.data || bf16_inputs_of_.cols != x.cols || bf16_inputs_of_.rows < x.rows) {
+    to_bf16(inputs, x.data, n);
+    bf16_inputs_of_ = x;
+  }
+  return inputs;
+}
+
+// Where a kernel that writes `out` for BF16 products may leave the same values as bf16; null where nobody will want them.
+unsigned short* CudaBackend::bf16_twin(ops::Matrix out) {
+  if (gemm_ != GemmType::bf16 || out.rows <= kGemvMaxRows || out.cols % 4 != 0) return nullptr;
+  bf16_inputs_of_ = out;
+  return static_cast<unsigned short*>(scratch(kSlotInputs, static_cast<std::size_t>(out.rows * out.cols) * 2));
+}
+
+void CudaBackend::unpack_rows(const CudaWeight& weight, std::int64_t first, std::int64_t rows, void* to, bool bf16) {
+  const std::string kernel = fmt::format("rows_{}_{}", weight.format, bf16 ? "bf16" : "f32");
+  const auto groups = static_cast<unsigned>(weight.cols / weight.group);
+  const Dim grid{(groups + 127) / 128, static_cast<unsigned>(std::min<std::int64_t>(rows, 65535))};
+  const auto* data = static_cast<const unsigned char*>(weight.data);
+  const int* no_ids = nullptr;
+  const auto launch = [&](auto* out) {
+    device_->launch(kernel.c_str(), grid, {128}, 0, out, data, static_cast<u64>(weight.elements), no_ids, static_cast<int>(first),
+                    static_cast<int>(rows), static_cast<int>(weight.cols));
+  };
+  if (bf16) launch(static_cast<unsigned short*>(to));
+  else launch(static_cast<float*>(to));
+}
+
+// The whole weight as bf16 rows, if it is so or a copy is kept; else null.
+const void* CudaBackend::bf16_rows(const CudaWeight& weight) {
+  if (weight.type == DType::bf16) return weight.data;
+  const Bf16Copies::Copy copy = copies_->of(weight);
+  if (copy.fresh) unpack_rows(weight, 0, weight.rows, copy.rows, true);
+  return copy.rows;
+}
+
 void CudaBackend::gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact) {
   const auto& weight = static_cast<const CudaWeight&>(*out.weight);
   HEIRLOOM_CHECK(weight.cols == x.cols);
   const bool bf16 = gemm_ == GemmType::bf16 && !exact;
   const void* a = x.data;
-  if (bf16) {
-    const auto n = static_cast<std::uint64_t>(x.rows * x.cols);
-    auto* inputs = static_cast<unsigned short*>(scratch(kSlotInputs, n * 2));
-    if (bf16_inputs_of_ != x.data) {  // the outputs of one call share the converted input
-      to_bf16(inputs, x.data, n);
-      bf16_inputs_of_ = x.data;
-    }
-    a = inputs;
-  }
-  const bool as_it_is = weight.type == (bf16 ? DType::bf16 : DType::f32);
+  if (bf16) a = bf16_inputs(x);
+  const void* rows_as_they_are = bf16 ? bf16_rows(weight) : weight.type == DType::f32 ? weight.data : nullptr;
+  const bool as_it_is = rows_as_they_are != nullptr;
   const std::size_t element = bf16 ? 2 : 4;
   const auto rows_at_once = static_cast<std::int64_t>(
       std::max<std::size_t>(1, kWeightScratchBytes / (static_cast<std::size_t>(weight.cols) * element)));
   for (std::int64_t first = 0; first < weight.rows; first += as_it_is ? weight.rows : rows_at_once) {
     const std::int64_t rows = as_it_is ? weight.rows : std::min(rows_at_once, weight.rows - first);
-    const void* b = weight.data;
+    const void* b = rows_as_they_are;
     if (!as_it_is) {
       void* unpacked = scratch(kSlotWeights, kWeightScratchBytes);
-      const std::string kernel = fmt::format("rows_{}_{}", weight.format, bf16 ? "bf16" : "f32");
-      const auto groups = static_cast<unsigned>(weight.cols / weight.group);
-      const Dim grid{(groups + 127) / 128, static_cast<unsigned>(std::min<std::int64_t>(rows, 65535))};
-      const auto* data = static_cast<const unsigned char*>(weight.data);
-      const int* no_ids = nullptr;
-      if (bf16) {
-        device_->launch(kernel.c_str(), grid, {128}, 0, static_cast<unsigned short*>(unpacked), data,
-                        static_cast<u64>(weight.elements), no_ids, static_cast<int>(first), static_cast<int>(rows),
-                        static_cast<int>(weight.cols));
-      } else {
-        device_->launch(kernel.c_str(), grid, {128}, 0, static_cast<float*>(unpacked), data, static_cast<u64>(weight.elements),
-                        no_ids, static_cast<int>(first), static_cast<int>(rows), static_cast<int>(weight.cols));
-      }
+      unpack_rows(weight, first, rows, unpacked, bf16);
       b = unpacked;
     }
     GemmCall call;

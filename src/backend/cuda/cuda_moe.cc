@@ -58,7 +58,7 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
     routers.push_back({weights.shared_router, shared_logit});
   }
   linear_now(x, routers, true);
-  flush();
+  flush_keeping_inputs();
   device_->launch("moe_route", {static_cast<unsigned>(std::min(rows, 65535))}, {256}, 0, static_cast<int*>(ids), top,
                   static_cast<const float*>(logits), rows, experts, top_k);
 
@@ -102,6 +102,7 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
                   static_cast<const float*>(expert_out), routed_weights, static_cast<const float*>(shared),
                   static_cast<const float*>(shared_logit), tap.experts, tap.expert_out_norm, rows, top_k,
                   static_cast<int>(out.cols));
+  bf16_inputs_of_ = {};
 }
 
 // Decode steps: for each row, gate and up of all chosen experts and of the shared one are one kernel, whose results carry the
@@ -263,9 +264,7 @@ void CudaBackend::grouped_experts(ops::Matrix x, const ops::MoeWeights& weights,
     for (int begin = 0; begin < experts; begin += at_once) work(begin, std::min(begin + at_once, experts));
   };
   if (bf16) {
-    const auto inputs_count = static_cast<u64>(x.rows) * static_cast<u64>(x.cols);
-    auto* inputs = static_cast<unsigned short*>(scratch(kSlotInputs, inputs_count * 2));
-    to_bf16(inputs, x.data, inputs_count);
+    const unsigned short* inputs = bf16_inputs(x);
     auto* hidden = static_cast<unsigned short*>(scratch(kSlotGate, static_cast<std::size_t>(pairs) * static_cast<std::size_t>(inner) * 2));
     MoeMmaArgs args{};
     args.offsets = sorted.offsets;

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "backend/cuda/bf16_copies.h"
 #include "backend/cuda/device.h"
 #include "ops/backend.h"
 
@@ -11,11 +12,15 @@ namespace heirloom::cuda {
 class CudaWeight : public ops::Weight {
  public:
   explicit CudaWeight(Device& device) : device_(device) {}
-  ~CudaWeight() override { device_.free(data); }
+  ~CudaWeight() override {
+    if (copies) copies->forget(*this);
+    device_.free(data);
+  }
   void* data = nullptr;
   std::uint64_t elements = 0;        // experts * rows * cols
   const char* format = "";           // part of kernel names: "q8_0"
   int group = 1;                     // weights that a gemv thread takes at a time
+  std::shared_ptr<Bf16Copies> copies;  // where a copy of it may be kept; set by the backend
 
  private:
   Device& device_;

@@ -1,9 +1,10 @@
 // The small kernels around attention by matrix products (scores = q K^T and out = P V are GEMMs over contiguous K, V):
-//   kv_gather        pages of one layer and head -> contiguous [tokens][hd] of K and V
+//   kv_gather        pages of one layer and head -> contiguous [all_rows][hd] of K and V, zeros after `tokens` rows
 //   softmax_rows     rows of scores -> probabilities, in place or as bf16; row r of a head sees first_valid + r columns (causal) or all
 //   gate_multiply    out *= sigmoid(gate), gate from q_gate [T, nh, 2, hd]
 //   rope_heads       rotate-half over whole heads (vision towers)
 // Scores lie in a buffer of at most 512 rows by the context, so memory grows with the context and not with its square.
+#include "backend/cuda/kernels/bf16_twin.h"
 #include "backend/cuda/kernels/block_reduce.h"
 #include "backend/cuda/kernels/kv_cache.h"
 
@@ -12,12 +13,17 @@ DEVICE void put(u16* p, float v) { *p = f32_to_bf16(v); }
 
 template <class T>
 DEVICE void kv_gather_rows(T* k, T* v, const StepSequence* sequences, int sequence, int layer, int head, int num_kv_heads,
-                           int head_dim, int tokens, int kv_type) {
+                           int head_dim, int tokens, int all_rows, int kv_type) {
   gpu_wait_inputs();
   const u8* const* pages = sequences[sequence].pages;
   const u64 k_at = kv_offset(layer, 0, head, num_kv_heads, head_dim), v_at = kv_offset(layer, 1, head, num_kv_heads, head_dim);
-  const u64 total = (u64)tokens * (u64)head_dim, page_values = (u64)(kPageTokens * head_dim);
+  const u64 total = (u64)all_rows * (u64)head_dim, known = (u64)tokens * (u64)head_dim, page_values = (u64)(kPageTokens * head_dim);
   for (u64 i = (u64)bid_x() * 256 + (u64)tid_x(); i < total; i += (u64)nbid_x() * 256) {
+    if (i >= known) {
+      put(k + i, 0.0f);
+      put(v + i, 0.0f);
+      continue;
+    }
     const u8* page = pages[i / page_values];
     const u64 at = i % page_values;
     put(k + i, kv_load(page, k_at + at, kv_type));
@@ -25,12 +31,12 @@ DEVICE void kv_gather_rows(T* k, T* v, const StepSequence* sequences, int sequen
   }
 }
 KERNEL(kv_gather, 256, float* k, float* v, const StepSequence* sequences, int sequence, int layer, int head, int num_kv_heads,
-       int head_dim, int tokens, int kv_type) {
-  kv_gather_rows(k, v, sequences, sequence, layer, head, num_kv_heads, head_dim, tokens, kv_type);
+       int head_dim, int tokens, int all_rows, int kv_type) {
+  kv_gather_rows(k, v, sequences, sequence, layer, head, num_kv_heads, head_dim, tokens, all_rows, kv_type);
 }
 KERNEL(kv_gather_bf16, 256, u16* k, u16* v, const StepSequence* sequences, int sequence, int layer, int head, int num_kv_heads,
-       int head_dim, int tokens, int kv_type) {
-  kv_gather_rows(k, v, sequences, sequence, layer, head, num_kv_heads, head_dim, tokens, kv_type);
+       int head_dim, int tokens, int all_rows, int kv_type) {
+  kv_gather_rows(k, v, sequences, sequence, layer, head, num_kv_heads, head_dim, tokens, all_rows, kv_type);
 }
 
 // `out` may be `scores` itself; both have rows of `pitch` elements. causal: 0, or how many rows of one head follow each other.
@@ -62,11 +68,28 @@ KERNEL(softmax_rows_bf16, 256, u16* out, float* scores, int rows, int cols, int 
   softmax_of_rows(out, scores, rows, cols, pitch, causal, first_valid);
 }
 
-KERNEL(gate_multiply, 256, float* out, const float* q_gate, u64 n, int head_dim) {
+/// In steps of four: `quads` of them, head_quads a head. `twin`, where not null, gets the values as bf16 too.
+KERNEL(gate_multiply, 256, float* out, u16* twin, const float* q_gate, u64 quads, int head_quads) {
   gpu_wait_inputs();
-  const u64 hd = (u64)head_dim;
-  for (u64 i = (u64)bid_x() * 256 + (u64)tid_x(); i < n; i += (u64)nbid_x() * 256) {
-    out[i] *= gpu_sigmoid(q_gate[i / hd * (2 * hd) + hd + i % hd]);
+  const u64 hq = (u64)head_quads;
+  for (u64 i = (u64)bid_x() * 256 + (u64)tid_x(); i < quads; i += (u64)nbid_x() * 256) {
+    F4* at = (F4*)out + i;
+    const F4* gate = (const F4*)q_gate + (i / hq * (2 * hq) + hq + i % hq);
+    F4 v, g;
+    v.x = at->x;
+    v.y = at->y;
+    v.z = at->z;
+    v.w = at->w;
+    g.x = gate->x;
+    g.y = gate->y;
+    g.z = gate->z;
+    g.w = gate->w;
+    v = F4{v.x * gpu_sigmoid(g.x), v.y * gpu_sigmoid(g.y), v.z * gpu_sigmoid(g.z), v.w * gpu_sigmoid(g.w)};
+    at->x = v.x;
+    at->y = v.y;
+    at->z = v.z;
+    at->w = v.w;
+    if (twin) store_twin(twin + 4 * i, v);
   }
 }
 

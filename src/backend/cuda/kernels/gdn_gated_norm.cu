@@ -3,7 +3,7 @@
 #include "backend/cuda/kernels/gdn_math.h"
 
 template <int D>
-DEVICE void gated_norm(float* out, const float* y, const float* z, const float* norm, int num_v_heads, int rows, float eps) {
+DEVICE void gated_norm(float* out, u16* twin, const float* y, const float* z, const float* norm, int num_v_heads, int rows, float eps) {
   SHARED float v[D];
   SHARED F4 scratch4[8];
   float* scratch = (float*)scratch4;
@@ -17,13 +17,15 @@ DEVICE void gated_norm(float* out, const float* y, const float* z, const float* 
     if (t < 32) square_sums<D>(v, t, scratch);
     gpu_sync();
     const float scale = gpu_rsqrt_approx(sum_of_32(scratch) * (1.0f / D) + eps);
-    out[at] = v[t] * scale * norm[t] * gpu_silu(z[at]);
+    const float value = v[t] * scale * norm[t] * gpu_silu(z[at]);
+    out[at] = value;
+    if (twin) twin[at] = f32_to_bf16(value);
   }
 }
 #define GATED(D)                                                                                                       \
-  KERNEL(gdn_gated_norm_##D, D, float* out, const float* y, const float* z, const float* norm, int num_v_heads, int rows, \
+  KERNEL(gdn_gated_norm_##D, D, float* out, u16* twin, const float* y, const float* z, const float* norm, int num_v_heads, int rows, \
          float eps) {                                                                                                  \
-    gated_norm<D>(out, y, z, norm, num_v_heads, rows, eps);                                                            \
+    gated_norm<D>(out, twin, y, z, norm, num_v_heads, rows, eps);                                                            \
   }
 GATED(32)
 GATED(64)

@@ -3,8 +3,9 @@
 // panel_rows_<type>.cu. A panel is 16 rows; inside it k ascends in blocks, and in a block k-group g (4 columns) of the 16 rows
 // lies side by side.
 //   out[expert][row][col], f32 or bf16, of `panels` panels, panels_per_expert an expert (the last one is padded)
-// One thread unpacks 32 columns of a row: 16 rows side by side read whole 64-byte lines and each thread writes whole sectors. grid
-// (ceil(blocks of 32 columns / 16), min(panels, 65535)), 256 threads, no shared memory.
+// One thread unpacks 32 columns of a row, so that 16 rows side by side read whole 64-byte lines, into a tile in shared memory, from
+// which whole rows go out: written straight to the rows, each store met 32 sectors and filled a quarter of each (0.6 ms for 72 MiB of
+// q4_0 on an H200, six times the bytes' time). grid (ceil(columns / 512), min(panels, 65535)), 256 threads, 16 or 33 KB shared.
 #pragma once
 
 #include "backend/cuda/kernels/weight_rows.h"
@@ -83,16 +84,28 @@ struct PanelBf16 {
 
 template <class P, class Out>
 DEVICE void panel_rows(Out* out, const u8* data, u64 panel_bytes, int panels, int panels_per_expert, int rows, int cols) {
+  constexpr int kCols = 512, kPitch = kCols + 16 / (int)sizeof(Out), kPairs = kCols * (int)sizeof(Out) / 8;  // words of 8 bytes in a row
+  SHARED U4 tile4[16 * kPitch * sizeof(Out) / 16];
+  Out* tile = (Out*)tile4;
   gpu_wait_inputs();
-  const int lane = tid_x() & 15, block = bid_x() * 16 + (tid_x() >> 4);
+  const int t = tid_x(), lane = t & 15, first = bid_x() * kCols, block = first / 32 + (t >> 4);
   for (int panel = bid_y(); panel < panels; panel += nbid_y()) {
-    const int expert = panel / panels_per_expert, row = panel % panels_per_expert * 16 + lane;
-    if (row >= rows) continue;
     const u8* from = data + (u64)panel * panel_bytes;
-    Out* to = out + ((u64)expert * (u64)rows + (u64)row) * (u64)cols + (u64)(block * 32);
     UNROLL for (int q = 0; q < 8; q++) {
-      if (block * 32 + q * 4 < cols) store4(to + q * 4, P::quad(from, lane, block, q));
+      if (block * 32 + q * 4 < cols) store4(tile + lane * kPitch + (t >> 4) * 32 + q * 4, P::quad(from, lane, block, q));
     }
+    gpu_sync();
+    const int row0 = panel % panels_per_expert * 16;
+    Out* to = out + ((u64)(panel / panels_per_expert) * (u64)rows + (u64)row0) * (u64)cols + (u64)first;
+    UNROLL4 for (int i = t; i < 16 * kPairs; i += 256) {
+      const int r = i / kPairs, c = i % kPairs * (8 / (int)sizeof(Out));
+      if (row0 + r >= rows || first + c >= cols) continue;
+      const U2* word = (const U2*)(tile + r * kPitch + c);
+      U2* place = (U2*)(to + (u64)r * (u64)cols + (u64)c);
+      place->x = word->x;
+      place->y = word->y;
+    }
+    gpu_sync();
   }
 }
 
