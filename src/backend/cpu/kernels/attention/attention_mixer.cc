@@ -90,10 +90,15 @@ void AttentionMixer::run(ThreadPool& pool, CpuTier tier, const ops::StepPlan& pl
   chunks_.clear();
   const int chunk_rows = std::max(1, kChunkVectors / group);
   int blocks = 0, most_vectors = 0;
+  pool.parallel_for(plan.num_rows, rows_grain(4 * (q_gate.cols + k.cols)), [&](std::int64_t begin, std::int64_t end) {
+    auto sequence = std::upper_bound(plan.sequences.begin(), plan.sequences.end(), begin,
+                                     [](std::int64_t row, const ops::SequenceStep& s) { return row < s.first_row; }) - 1;
+    for (std::int64_t row = begin; row < end; ++row) {
+      while (row >= sequence->first_row + sequence->num_rows) ++sequence;
+      prepare_row(step, *sequence, static_cast<int>(row - sequence->first_row));
+    }
+  });
   for (const ops::SequenceStep& sequence : plan.sequences) {
-    pool.parallel_for(sequence.num_rows, rows_grain(4 * (q_gate.cols + k.cols)), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) prepare_row(step, sequence, static_cast<int>(i));
-    });
     for (int i = 0; i < sequence.num_rows; i += chunk_rows) {
       chunks_.push_back({&sequence, sequence.first_row + i, std::min(chunk_rows, sequence.num_rows - i),
                          sequence.past_tokens + i, blocks});

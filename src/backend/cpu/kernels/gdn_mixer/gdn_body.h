@@ -87,6 +87,17 @@ HEIRLOOM_INLINE void delta_columns(const GdnTile& tile, float* s, float* v, int 
 
 void gdn_conv(const float* w, const float* state, const float* x, std::ptrdiff_t stride, int n, int tokens, float* out,
               std::ptrdiff_t out_stride) noexcept {
+  if (tokens == 1 && n % kLanes == 0) {  // decode: each tap is used once
+    for (int c = 0; c < n; c += kLanes) {
+      Vec tap[4];
+      load_taps(w + c * 4, tap);
+      Vec acc = mul(tap[0], load(state + stride + c));
+      acc = madd(tap[1], load(state + 2 * stride + c), acc);
+      acc = madd(tap[2], load(state + 3 * stride + c), acc);
+      store(out + c, silu(madd(tap[3], load(x + c), acc)));
+    }
+    return;
+  }
   // Taps are transposed once for a strip of channels; the strip then goes through all tokens.
   constexpr int kStrip = 8 * kLanes;
   float taps[4][kStrip];
