@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/cpu_topology.h"
+#include "base/thread_slice.h"
 
 namespace heirloom {
 namespace {
@@ -113,6 +114,7 @@ void ThreadPool::fork_join(std::uint32_t count, Piece piece, const void* context
 }
 
 void ThreadPool::worker_main(int thread) {
+  ask_slice(kComputeSlice);
   std::uint64_t seen = 0;  // the last loop that this thread looked into
   const auto ready = [&] { return loop_.load(std::memory_order_seq_cst) != seen || stop_.load(std::memory_order_relaxed); };
   while (!stop_.load(std::memory_order_relaxed)) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thread_slice.h"
 #include "engine/fixed_steps.h"
 
 namespace heirloom::engine {
@@ -77,6 +78,9 @@ EngineMetrics Scheduler::metrics() const {
 bool Scheduler::is_end(std::int32_t id) const { return std::ranges::find(options_.end_tokens, id) != options_.end_tokens.end(); }
 
 void Scheduler::run() {
+  // Whoever is woken by a token, here or in a client, goes before the next step: with the default slice (1.4 ms on two cores) one
+  // wake-up in seven found this thread at its slice's end, lost, and waited for the next tick.
+  ask_slice(kComputeSlice);
   for (;;) {
     {
       const std::scoped_lock lock(mutex_);

@@ -26,8 +26,8 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thread_slice.h"
 #include "server/http_connection.h"
-#include "server/short_slice.h"
 
 namespace heirloom::server {
 namespace net = boost::asio;
@@ -192,7 +192,7 @@ void HttpServer::start(int io_threads) {
   impl_->await_tasks();
   for (int i = 0; i < std::max(1, io_threads); ++i) {
     impl_->threads.emplace_back([impl = impl_.get()] {
-      ask_short_slice();
+      ask_slice(kPromptSlice);
       for (;;) {
         try {
           impl->io.run();

@@ -1,14 +1,12 @@
-#include "server/short_slice.h"
+#include "base/thread_slice.h"
 
 #include <sched.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
 
-namespace heirloom::server {
+namespace heirloom {
 namespace {
 
 // struct sched_attr of the kernel's interface, version 0 (linux/sched/types.h); glibc 2.36 has no wrapper.
@@ -22,17 +20,15 @@ struct SchedAttr {
 };
 static_assert(sizeof(SchedAttr) == 48);
 
-constexpr std::uint64_t kShortestSlice = 100'000;  // what the kernel allows
-
 }  // namespace
 
-void ask_short_slice() noexcept {
+void ask_slice(std::chrono::microseconds slice) noexcept {
   SchedAttr attr{};
   if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) != 0 || attr.policy != SCHED_OTHER) return;
   attr.size = sizeof attr;
   attr.flags = 0;
-  attr.runtime = kShortestSlice;
+  attr.runtime = static_cast<std::uint64_t>(slice.count()) * 1000;
   syscall(SYS_sched_setattr, 0, &attr, 0);  // a refusal leaves the thread as it was
 }
 
-}  // namespace heirloom::server
+}  // namespace heirloom
