@@ -71,6 +71,7 @@ int run(const std::map<std::string, std::string>& options) {
   if (options.contains("hybrid")) {
     cpu::CpuBackendOptions cpu_options;
     cpu_options.threads = std::stoi(get("threads", "0"));
+    cpu_options.interleave_weights = true;
     settings.expert_host = std::make_shared<engine::CpuExperts>(std::make_unique<cpu::CpuBackend>(cpu_options));
   }
   if (get("gemm", "") == "f32") settings.gemm = cuda::GemmType::f32;

@@ -19,13 +19,28 @@ constexpr std::uint64_t kWorkingBytes = std::uint64_t{2} << 30;  // activations,
 
 }  // namespace
 
-std::unique_ptr<cpu::CpuBackend> open_cpu(const EngineOptions& options, Profiler* profiler) {
+namespace {
+
+cpu::CpuBackendOptions cpu_options_of(const EngineOptions& options) {
   cpu::CpuBackendOptions cpu_options;
   cpu_options.threads = options.threads;
   cpu_options.tier =
       select_cpu_tier(options.cpu_isa.empty() ? std::nullopt : std::optional<std::string>(options.cpu_isa));
+  return cpu_options;
+}
+
+}  // namespace
+
+std::unique_ptr<cpu::CpuBackend> open_cpu(const EngineOptions& options, Profiler* profiler) {
+  cpu::CpuBackendOptions cpu_options = cpu_options_of(options);
   cpu_options.profiler = profiler;
   return std::make_unique<cpu::CpuBackend>(cpu_options);
+}
+
+std::shared_ptr<cuda::ExpertHost> open_expert_host(const EngineOptions& options) {
+  cpu::CpuBackendOptions cpu_options = cpu_options_of(options);
+  cpu_options.interleave_weights = true;  // copies to the GPU and threads of every socket read them
+  return std::make_shared<engine::CpuExperts>(std::make_unique<cpu::CpuBackend>(cpu_options));
 }
 
 namespace {
@@ -68,7 +83,7 @@ std::unique_ptr<ops::Backend> open_cuda(const EngineOptions& options, int index,
               ceiling >> 20, room >> 20);
     const std::uint64_t others = weights.all - weights.experts + room;
     backend.expert_bytes = ceiling > others ? ceiling - others : 0;
-    backend.expert_host = std::make_shared<engine::CpuExperts>(open_cpu(options, nullptr));
+    backend.expert_host = open_expert_host(options);
   }
   return std::make_unique<cuda::CudaBackend>(std::move(card), backend);
 }

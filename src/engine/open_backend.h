@@ -14,6 +14,9 @@ namespace heirloom {
 namespace cpu {
 class CpuBackend;
 }
+namespace cuda {
+class ExpertHost;
+}
 
 struct DeviceChoice {
   int cuda = -1;        // the GPU's number; -1: the CPU
@@ -25,6 +28,8 @@ DeviceChoice choose_device(const EngineOptions& options);
 
 /// The CPU backend of --threads and --cpu-isa.
 std::unique_ptr<cpu::CpuBackend> open_cpu(const EngineOptions& options, Profiler* profiler = nullptr);
+/// Where the experts of a model larger than the GPU's memory live: CPU memory, spread over the nodes of a machine with several sockets.
+std::shared_ptr<cuda::ExpertHost> open_expert_host(const EngineOptions& options);
 
 /// Error{usage} for an unknown name, Error{device} for hardware that is not there. `profiler` may be null; it must outlive
 /// the backend. Where the weights of `files` exceed the GPU's memory (or --vram) and the model has experts, the experts stay in

@@ -19,7 +19,7 @@ namespace heirloom::cpu {
 using ops::Matrix;
 
 CpuBackend::CpuBackend(const CpuBackendOptions& options)
-    : pool_(options.threads), tier_(options.tier), profiler_(options.profiler) {
+    : pool_(options.threads), tier_(options.tier), profiler_(options.profiler), interleave_weights_(options.interleave_weights) {
   HEIRLOOM_CHECK(tier_ <= best_cpu_tier());
 }
 
@@ -48,7 +48,9 @@ std::string CpuBackend::description() const {
   return fmt::format("cpu {}, {} thread{}", cpu_tier_name(tier_), pool_.num_threads(), pool_.num_threads() == 1 ? "" : "s");
 }
 
-std::unique_ptr<ops::Weight> CpuBackend::load_weight(const ops::WeightData& data) { return pack_weight(data, pool_, tier_); }
+std::unique_ptr<ops::Weight> CpuBackend::load_weight(const ops::WeightData& data) {
+  return pack_weight(data, pool_, tier_, interleave_weights_);
+}
 
 bool CpuBackend::begin_step(const ops::StepPlan& plan, std::uint64_t) {
   plan_ = &plan;

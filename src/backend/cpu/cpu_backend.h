@@ -20,6 +20,7 @@ struct CpuBackendOptions {
   int threads = 0;                 // 0 = default_thread_count()
   CpuTier tier = best_cpu_tier();  // callers validate names with select_cpu_tier
   Profiler* profiler = nullptr;    // outlives the backend; null = off
+  bool interleave_weights = false; // spread weights over the memory nodes of a machine with several
 };
 
 class CpuBackend : public ops::Backend {
@@ -81,6 +82,7 @@ class CpuBackend : public ops::Backend {
   ThreadPool pool_;
   CpuTier tier_;
   Profiler* profiler_;
+  bool interleave_weights_;
   const ops::StepPlan* plan_ = nullptr;
   GdnMixer gdn_mixer_;
   AttentionMixer attention_mixer_;

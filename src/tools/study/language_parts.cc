@@ -1,7 +1,6 @@
 // Parts of the study that run a language model: decoding by weight type, the head on either side, prompts whole and in chunks,
 // and how much of the vendor GEMM's rate a whole model keeps.
 #include "base/check.h"
-#include "engine/cpu_experts.h"
 #include "tools/sequence.h"
 #include "tools/study/study_bench.h"
 #include "tools/study/study_picture.h"
@@ -91,7 +90,7 @@ void study_prefill(StudyBench& bench) {
     options.layers = 10;
     const auto measure = [&](bool lock_host, const std::vector<int>& chunk_counts) {
       cuda::CudaBackendOptions settings;
-      settings.expert_host = std::make_shared<engine::CpuExperts>(bench.open_cpu());
+      settings.expert_host = open_expert_host(bench.engine());
       const auto gpu = bench.open_gpu(settings, lock_host);
       const auto model = bind_synthetic(options, *gpu);
       const std::string note = fmt::format("{} MiB of experts a pass", gpu->expert_stream()->host_bytes() >> 20);

@@ -40,7 +40,7 @@ class RowFinder {
 
 }  // namespace
 
-std::unique_ptr<ops::Weight> pack_weight(const ops::WeightData& data, ThreadPool& pool, CpuTier /*tier*/) {
+std::unique_ptr<ops::Weight> pack_weight(const ops::WeightData& data, ThreadPool& pool, CpuTier /*tier*/, bool interleaved) {
   const PackedType type = packed_type_of(data.type);
   if (data.experts <= 0 || data.rows <= 0 || data.cols <= 0 || data.cols % kBlockOf[static_cast<int>(type)] != 0 ||
       data.cols % dtype_info(data.type).block_size != 0) {
@@ -63,7 +63,7 @@ std::unique_ptr<ops::Weight> pack_weight(const ops::WeightData& data, ThreadPool
                         static_cast<std::uint64_t>(kBlockBytesOf[static_cast<int>(type)]);
   const std::int64_t panels = data.experts * weight->panels;
   weight->bytes = static_cast<std::uint64_t>(panels) * weight->panel_bytes;
-  weight->buffer_ = PageBuffer(weight->bytes);
+  weight->buffer_ = PageBuffer(weight->bytes, interleaved);
 
   const std::uint64_t form_bytes = packed_row_bytes(type, data.cols);
   const std::vector<std::byte> zeros(form_bytes);

@@ -6,6 +6,8 @@
 #include <mutex>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/numa.h"
 
 namespace heirloom::cpu {
 namespace {
@@ -31,6 +33,16 @@ std::shared_ptr<std::byte> map_pages(std::size_t bytes) {
   return {begin, [size](std::byte* p) { munmap(p, size); }};
 }
 
+void interleave(std::byte* data, std::size_t bytes) {
+  static const std::vector<int> nodes = memory_nodes();
+  static std::once_flag told;
+  if (nodes.size() < 2 || interleave_pages(data, round_up(bytes, kHugePage), nodes)) return;
+  std::call_once(told, [] {
+    log::warning("the system refuses to spread memory over its {} nodes (mbind): experts lie where they were packed, and copies from one node "
+                 "have its bandwidth alone; numactl --interleave=all does the same from outside", nodes.size());
+  });
+}
+
 // The shared mapping that is being filled.
 std::mutex g_mutex;
 std::weak_ptr<std::byte> g_open;
@@ -38,12 +50,13 @@ std::size_t g_used = 0;
 
 }  // namespace
 
-PageBuffer::PageBuffer(std::size_t bytes) {
+PageBuffer::PageBuffer(std::size_t bytes, bool interleaved) {
   if (bytes == 0) return;
   bytes_ = bytes;
-  if (bytes >= kShared / 2) {
+  if (bytes >= (interleaved ? kHugePage : kShared / 2)) {
     mapping_ = map_pages(bytes);
     data_ = mapping_.get();
+    if (interleaved) interleave(data_, bytes);
     return;
   }
   const std::lock_guard lock(g_mutex);

@@ -11,8 +11,9 @@ namespace heirloom::cpu {
 class PageBuffer {
  public:
   PageBuffer() = default;
-  /// 64-byte aligned. Throws Error{does_not_fit} with the number of bytes. Thread-safe.
-  explicit PageBuffer(std::size_t bytes);
+  /// 64-byte aligned. `interleaved`: the pages of 2 MiB and more are spread over the machine's memory nodes (base/numa.h), where it has
+  /// several; a refusal is one warning. Throws Error{does_not_fit} with the number of bytes. Thread-safe.
+  explicit PageBuffer(std::size_t bytes, bool interleaved = false);
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
