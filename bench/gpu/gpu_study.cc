@@ -1,9 +1,10 @@
 // Speed of the GPU backend on full-size synthetic models, without files: decode and prefill tok/s at growing context, bytes a
 // token, time by kernel. Prints one line a measurement: minimum, median and maximum over the repeats.
 //
-//   gpu_study [--model dense|moe|vision] [--linears q8_0|q4_0|...] [--head q8_0] [--prefill 947,4096] [--decode 128] [--depth 0,10240]
+//   gpu_study [--model dense|moe] [--layers N] [--linears q8_0|q4_0|...] [--head q8_0] [--prefill 947,4096] [--decode 128]
+//             [--depth 0,10240]
 //             [--repeat 5] [--arch sm20] [--fermi] [--gemm f32|bf16] [--kv f32|f16] [--no-graphs] [--no-fusion] [--kernels]
-//             [--sequential-gdn] [--vram MiB] [--hybrid] [--threads N] [--host-rows N] [--pageable] [--chunks N]
+//             [--vram MiB] [--hybrid] [--threads N] [--host-rows N] [--pageable] [--chunks N]
 //             [--timeline FILE] [--expert-mib N] [--unpack-each]
 // --hybrid keeps experts in host memory; --chunks also measures prefill in N steps; --timeline writes one line a streamed tensor;
 // --unpack-each unpacks weights to BF16 at every use, as where memory is short.

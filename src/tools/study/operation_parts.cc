@@ -37,6 +37,46 @@ std::unique_ptr<ops::Weight> random_weight(ops::Backend& backend, DType type, st
   return backend.load_weight({"study", type, 1, rows, cols, {{bytes.data(), rows}}});
 }
 
+/// The dense feed-forward network of the 0.8B over 947 rows.
+class DenseFfn {
+ public:
+  DenseFfn(ops::Backend& backend, DType type)
+      : backend_(backend),
+        gate_(random_weight(backend, type, kInner, kHidden)),
+        up_(random_weight(backend, type, kInner, kHidden)),
+        down_(random_weight(backend, type, kHidden, kInner)),
+        router_(random_weight(backend, DType::f32, 1, kHidden)),
+        in_(random_buffer(backend, kRows * kHidden)),
+        gates_(random_buffer(backend, kRows * kInner)),
+        ups_(random_buffer(backend, kRows * kInner)),
+        out_(random_buffer(backend, kRows * kHidden)) {}
+
+  void run() const {
+    const ops::Matrix x{in_.f32(), kRows, kHidden}, gates{gates_.f32(), kRows, kInner}, ups{ups_.f32(), kRows, kInner};
+    const ops::LinearOut first[] = {{gate_.get(), gates.data}, {up_.get(), ups.data}};
+    backend_.linear(x, first);
+    backend_.swiglu(gates, ups, gates);
+    const ops::LinearOut second{down_.get(), out_.f32()};
+    backend_.linear(gates, {&second, 1});
+  }
+  /// The same by the grouped product of experts, as one expert: its tiles unpack the weights that they read.
+  void run_unpacking_in_tiles() const {
+    ops::MoeWeights one_expert{};
+    one_expert.router = router_.get();
+    one_expert.gate = gate_.get();
+    one_expert.up = up_.get();
+    one_expert.down = down_.get();
+    one_expert.top_k = 1;
+    backend_.moe_ffn({in_.f32(), kRows, kHidden}, one_expert, {out_.f32(), kRows, kHidden}, nullptr);
+  }
+
+ private:
+  static constexpr std::int64_t kRows = 947, kHidden = 1024, kInner = 3584;
+  ops::Backend& backend_;
+  std::unique_ptr<ops::Weight> gate_, up_, down_, router_;
+  ops::Buffer in_, gates_, ups_, out_;
+};
+
 struct HostBlock {
   explicit HostBlock(std::size_t bytes) : data(std::aligned_alloc(4096, bytes)) {
     if (data == nullptr) fail(ErrorKind::does_not_fit, "{} MiB of host memory do not fit", bytes >> 20);
@@ -89,35 +129,23 @@ void study_gemm(StudyBench& bench) {
 
 void study_dequantise(StudyBench& bench) {
   if (bench.skipped_without_gpu("unpacking per tile and once")) return;
-  constexpr std::int64_t kRows = 947, kHidden = 1024, kInner = 3584;
   for (const cuda::GemmType gemm : {cuda::GemmType::f32, cuda::GemmType::bf16}) {
     const bool bf16 = gemm == cuda::GemmType::bf16;
+    cuda::CudaBackendOptions settings;
+    settings.gemm = gemm;
+    settings.bf16_copies = false;
     if (bf16 && !bench.open_gpu(cuda::GemmType::f32)->device().has_vendor_gemm(true)) break;
-    const auto gpu = bench.open_gpu(gemm);
+    const auto gpu = bench.open_gpu(settings), keeping = bf16 ? bench.open_gpu(gemm) : nullptr;
+    const char* product = gpu->device().has_vendor_gemm(false) ? "the vendor's GEMM" : "the own tile, for want of cuBLAS";
     for (const DType type : {DType::q8_0, DType::q4_0}) {
       bench.begin_group();
-      const auto gate = random_weight(*gpu, type, kInner, kHidden), up = random_weight(*gpu, type, kInner, kHidden),
-                 down = random_weight(*gpu, type, kHidden, kInner), router = random_weight(*gpu, DType::f32, 1, kHidden);
-      const ops::Buffer x = random_buffer(*gpu, kRows * kHidden), g = gpu->make_buffer(kRows * kInner * 4), u = gpu->make_buffer(kRows * kInner * 4),
-                        out = gpu->make_buffer(kRows * kHidden * 4);
-      const ops::Matrix in{x.f32(), kRows, kHidden}, gates{g.f32(), kRows, kInner}, ups{u.f32(), kRows, kInner}, result{out.f32(), kRows, kHidden};
-      // The grouped product of experts, with one expert: its tiles unpack the weights they read.
-      ops::MoeWeights one_expert{};
-      one_expert.router = router.get();
-      one_expert.gate = gate.get();
-      one_expert.up = up.get();
-      one_expert.down = down.get();
-      one_expert.top_k = 1;
       const std::string label = fmt::format("{}, {}", dtype_name(type), bf16 ? "BF16" : "FP32");
-      bench.add(label + ": in every tile", bench.time(*gpu, [&] { gpu->moe_ffn(in, one_expert, result, nullptr); }));
-      const StudyFigure once = bench.time(*gpu, [&] {
-        const ops::LinearOut first[] = {{gate.get(), g.f32()}, {up.get(), u.f32()}};
-        gpu->linear(in, first);
-        gpu->swiglu(gates, ups, gates);
-        const ops::LinearOut second{down.get(), out.f32()};
-        gpu->linear(gates, {&second, 1});
-      });
-      bench.add(label + (gpu->device().has_vendor_gemm(false) ? ": once, then the vendor's GEMM" : ": once, then the own tile, for want of cuBLAS"), once);
+      const DenseFfn ffn(*gpu, type);
+      bench.add(label + ": in every tile", bench.time(*gpu, [&] { ffn.run_unpacking_in_tiles(); }));
+      bench.add(label + ": once a product, then " + product, bench.time(*gpu, [&] { ffn.run(); }));
+      if (!keeping) continue;
+      const DenseFfn kept(*keeping, type);
+      bench.add(label + ": once for good, as BF16 rows", bench.time(*keeping, [&] { kept.run(); }));
     }
   }
 }
