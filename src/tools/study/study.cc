@@ -22,7 +22,7 @@ struct PartEntry {
 constexpr PartEntry kParts[] = {
     {"gemm", "own 64x64 tile against the vendor's GEMM", study_gemm,
      "[A] own kernel rewrites did not help; [H200] the own tile reaches 55 to 77 % of cublasSgemm from 947 rows on"},
-    {"dequantise", "weights unpacked in every tile against once into a scratch matrix for the vendor's GEMM; a dense FFN of the 0.8B, 947 rows",
+    {"dequantise", "weights unpacked in every tile, once a product, or kept unpacked; a dense FFN of the 0.8B, 947 rows",
      study_dequantise, "no figure at hand"},
     {"delta", "delta rule of 2,048 tokens between its projections, a layer of the 0.8B", study_delta,
      "[goal] chunked at least 2.8 times the sequential form on compute capability 2.0"},
