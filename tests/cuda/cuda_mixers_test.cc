@@ -292,6 +292,9 @@ TEST_P(emulator_mixers, attention_of_a_prompt_matches_the_reference) {
 // Operands are rounded to 8 bits of mantissa; sums are not.
 TEST(emulator_attention, bf16_products_of_a_prompt_are_near_the_reference) {
   run_attention(cuda_cases().back(), 2, 1, 64, DType::f32, {{70, 0}, {1, 5}, {40, 30}}, false, 1e-2, cuda::GemmType::bf16);
+  // Heads of 256 take the fused kernel, with four warps or eight.
+  run_attention(cuda_cases().back(), 2, 1, 256, DType::f16, {{40, 30}, {1, 5}}, false, 1e-2, cuda::GemmType::bf16);
+  run_attention(cuda_cases().back(), 4, 2, 256, DType::f32, {{150, 7}}, false, 1e-2, cuda::GemmType::bf16);
 }
 
 TEST(emulator_attention, half_precision_caches_match_the_reference) {

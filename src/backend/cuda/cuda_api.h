@@ -25,6 +25,7 @@ constexpr CUresult kCudaErrorNotFound = 500;
 
 // From the driver API reference, "Data types used by CUDA driver".
 constexpr int kAttributeMultiprocessors = 16;
+constexpr int kAttributeMaxShared = 97;  // of a block that asks for it (CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
 constexpr int kAttributeComputeMajor = 75;
 constexpr int kAttributeComputeMinor = 76;
 constexpr int kAttributeComputeMode = 20;

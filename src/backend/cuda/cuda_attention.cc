@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels/attention_args.h"
+#include "backend/cuda/kernels/attention_flash_args.h"
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -72,6 +73,10 @@ void CudaBackend::attention_mixer(int layer, const ops::AttentionWeights& weight
                                                  {"attention_decode_bf16_4", "attention_decode_bf16_8"}};
   for (std::size_t i = 0; i < plan_->sequences.size();) {
     const ops::SequenceStep& s = plan_->sequences[i];
+    if (s.num_rows >= kGemmRows && attention_flash(layer, weights, i, prepare.q_out, q_gate.data, out)) {
+      ++i;
+      continue;
+    }
     if (s.num_rows >= kGemmRows) {
       attention_by_gemm(layer, weights, i, prepare.q_out, out.data);
       const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nh * hd;
@@ -116,6 +121,47 @@ void CudaBackend::attention_mixer(int layer, const ops::AttentionWeights& weight
     }
     i = end;
   }
+}
+
+// False where it does not fit: heads of other than 256, FP32 products, a card without the instructions or the shared memory.
+bool CudaBackend::attention_flash(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q,
+                                  const float* q_gate, ops::Matrix out) {
+  constexpr int kDim = 256;
+  if (weights.head_dim != kDim || gemm_ != GemmType::bf16 || device_->tier_of("attention_flash_4") < 80) return false;
+  const auto shared_bytes = [](int warps) { return static_cast<std::size_t>(16 * warps + 128) * 528; };
+  const DeviceInfo& info = device_->info();
+  const ops::SequenceStep& s = plan_->sequences[sequence];
+  const int nh = weights.num_q_heads, nkv = weights.num_kv_heads, tokens = s.past_tokens + s.num_rows;
+  const auto blocks = [&](int warps) { return (s.num_rows + 16 * warps - 1) / (16 * warps); };
+  // Eight warps read keys half as often, as long as there is a block for every multiprocessor.
+  const int warps = s.num_rows > 64 && blocks(8) * nh >= info.multiprocessors && info.shared_bytes >= shared_bytes(8) ? 8 : 4;
+  if (info.shared_bytes < shared_bytes(warps)) return false;
+  AttentionFlashArgs args{};
+  args.kv_rows = (tokens + 63) / 64 * 64;
+  const std::size_t head_values = static_cast<std::size_t>(args.kv_rows) * kDim;
+  auto* keys = static_cast<unsigned short*>(scratch(kSlotKeys, head_values * static_cast<std::size_t>(nkv) * 2));
+  auto* values = static_cast<unsigned short*>(scratch(kSlotValues, head_values * static_cast<std::size_t>(nkv) * 2));
+  for (int kv_head = 0; kv_head < nkv; ++kv_head) {
+    const std::size_t at = head_values * static_cast<std::size_t>(kv_head);
+    device_->launch("kv_gather_bf16", {grid_of(head_values)}, {256}, 0, keys + at, values + at, device_sequences(),
+                    static_cast<int>(sequence), layer, kv_head, nkv, kDim, tokens, args.kv_rows, kv_type());
+  }
+  const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nh * kDim;
+  args.q = q + at;
+  args.k = keys;
+  args.v = values;
+  args.q_gate = q_gate + 2 * at;
+  args.out = out.data + at;
+  args.twin = plan_->sequences.size() == 1 ? bf16_twin(out) : nullptr;
+  args.rows = s.num_rows;
+  args.past = s.past_tokens;
+  args.num_q_heads = nh;
+  args.group = nh / nkv;
+  args.scale_log2 = 1.44269504f / 16.0f;
+  const std::string kernel = fmt::format("attention_flash_{}", warps);
+  device_->launch(kernel.c_str(), {static_cast<unsigned>(blocks(warps)), static_cast<unsigned>(nh)}, {static_cast<unsigned>(32 * warps)},
+                  shared_bytes(warps), args);
+  return true;
 }
 
 void CudaBackend::attention_by_gemm(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q,

@@ -158,6 +158,8 @@ class CudaBackend : public ops::Backend {
   void gdn_chunks_on_tensor_cores(int layer, const ops::GdnWeights& weights, const GdnChunkArgs& inputs, ops::Matrix z, ops::Matrix out,
                                   float* core, int chunks);
   // cuda_attention.cc
+  bool attention_flash(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q, const float* q_gate,
+                       ops::Matrix out);
   void attention_by_gemm(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q, float* out);
 
   const StepSequence* device_sequences() const { return reinterpret_cast<const StepSequence*>(step_device_); }

@@ -40,6 +40,7 @@ struct DeviceInfo {
   int multiprocessors = 1;
   int driver_version = 0;          // 12040 = CUDA 12.4
   std::uint64_t total_bytes = 0, free_bytes = 0;
+  std::size_t shared_bytes = 48 * 1024;  // most shared memory of a block
   int tier = 20;                   // highest kernel tier in use
   bool graphs = false;
   bool emulated = false;

@@ -66,6 +66,10 @@ class DriverDevice : public Device {
     info_.compute_major = attribute(device, kAttributeComputeMajor);
     info_.compute_minor = attribute(device, kAttributeComputeMinor);
     info_.multiprocessors = attribute(device, kAttributeMultiprocessors);
+    int shared = 0;  // drivers before CUDA 9 do not know the question, and their cards have 48 KiB
+    if (api_.cuDeviceGetAttribute(&shared, kAttributeMaxShared, device) == 0) {
+      info_.shared_bytes = std::max(info_.shared_bytes, static_cast<std::size_t>(shared));
+    }
     choose_tier(options);
     check(api_.cuCtxCreate(&context_, 0, device), "cuCtxCreate");
     for (CUstream& stream : streams_) check(api_.cuStreamCreate(&stream, kStreamNonBlocking), "cuStreamCreate");

@@ -37,6 +37,7 @@ class EmulatorDevice : public cuda::Device {
     info_.graphs = options.graphs && !options.fermi;
     const int forced = cuda::parse_arch(options.arch);
     info_.tier = options.fermi ? 20 : forced != 0 ? forced : 20;
+    if (info_.tier >= 80) info_.shared_bytes = 227 * 1024;
     info_.compute_major = info_.tier / 10;
     info_.compute_minor = info_.tier % 10;
     ceiling_bytes_ = options.vram_bytes != 0 ? options.vram_bytes : std::uint64_t{4} << 30;

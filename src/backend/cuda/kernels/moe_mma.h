@@ -118,6 +118,7 @@ DEVICE void moe_mma(const MoeMmaArgs& p) {
     }
   }
   const int wm = (warp & 1) * (TM / 2), wn = (warp >> 1) * 32, g = lane >> 2, pos = (lane & 3) * 2;
+  const TileLane a_tile = a_lane(as + wm * kMmaPitch, kMmaPitch, lane), b_tile = b_lane(bs + wn * kMmaPitch, kMmaPitch, lane);
   load(0);
   store(0);
   gpu_sync();
@@ -125,14 +126,13 @@ DEVICE void moe_mma(const MoeMmaArgs& p) {
   NO_UNROLL for (int k0 = 0; k0 < p.k; k0 += 32) {
     const bool more = k0 + 32 < p.k;
     if (more) load(k0 + 32);
-    const u16* a_tile = as + (buffer * TM + wm) * kMmaPitch;
-    const u16* b_tile = bs + (buffer * 128 + wn) * kMmaPitch;
+    const int a_at = buffer * TM * kMmaPitch, b_at = buffer * 128 * kMmaPitch;
     UNROLL for (int kk = 0; kk < 32; kk += 16) {
       u32 b[NI][2];
-      UNROLL for (int j = 0; j < NI; j += 2) load_b_2x8x16(b[j], b[j + 1], b_tile + j * 8 * kMmaPitch + kk, kMmaPitch, lane);
+      UNROLL for (int j = 0; j < NI; j += 2) load_b(b[j], b[j + 1], b_tile, b_at + j * 8 * kMmaPitch + kk, kMmaPitch);
       UNROLL for (int i = 0; i < MI; i++) {
         u32 a[4];
-        load_a_16x16(a, a_tile + i * 16 * kMmaPitch + kk, kMmaPitch, lane);
+        load_a(a, a_tile, a_at + i * 16 * kMmaPitch + kk, kMmaPitch);
         UNROLL for (int j = 0; j < NI; j++) gpu_mma_bf16(acc[i][j], a, b[j]);
       }
     }
