@@ -155,20 +155,27 @@ void study_attention(StudyBench& bench) {
   if (bench.skipped_without_gpu("forms of attention")) return;
   constexpr int kFusedRows = 31;  // the most rows of a step that take the fused kernel of decoding
   const auto gpu = bench.open_gpu(cuda::GemmType::f32);
-  std::unique_ptr<cuda::CudaBackend> tensor_cores;
-  if (gpu->device().has_vendor_gemm(true)) tensor_cores = bench.open_gpu(cuda::GemmType::bf16);
+  std::unique_ptr<cuda::CudaBackend> products, fused;  // BF16
+  if (gpu->device().has_vendor_gemm(true)) {
+    products = bench.open_gpu(cuda::GemmType::bf16, "sm20");  // below the tier of the fused kernel
+    fused = bench.open_gpu(cuda::GemmType::bf16);
+    if (fused->device().tier_of("attention_flash_4") == 0) fused.reset();
+  }
   for (const int tokens : {2048, 4096, 10240}) {
     bench.begin_group();
-    AttentionLayer layer(*gpu, tokens);
-    bench.add(fmt::format("{} tokens: naive, a block a row", tokens), bench.time(*gpu, [&] { layer.run_naive(gpu->device()); }));
-    bench.add(fmt::format("{} tokens: fused, split at pages (decoding's)", tokens), bench.time(*gpu, [&] { layer.run(kFusedRows); }));
-    const auto per_token = [&](const StudyFigure& figure) { return fmt::format("{:.2f} us a token", figure.median * 1e3 / tokens); };
-    const StudyFigure products = bench.time(*gpu, [&] { layer.run(2048); });
-    bench.add(fmt::format("{} tokens: products, FP32", tokens), products, per_token(products));
-    if (!tensor_cores) continue;
-    AttentionLayer on_tensor_cores(*tensor_cores, tokens);
-    const StudyFigure best = bench.time(*tensor_cores, [&] { on_tensor_cores.run(2048); });
-    bench.add(fmt::format("{} tokens: as prompts run, BF16", tokens), best, per_token(best));
+    const auto as_prompts_run = [&](cuda::CudaBackend& backend, const char* what) {
+      AttentionLayer layer(backend, tokens);
+      const StudyFigure figure = bench.time(backend, [&] { layer.run(2048); });
+      bench.add(fmt::format("{} tokens: {}", tokens, what), figure, fmt::format("{:.2f} us a token", figure.median * 1e3 / tokens));
+    };
+    {
+      AttentionLayer layer(*gpu, tokens);
+      bench.add(fmt::format("{} tokens: naive, a block a row, FP32", tokens), bench.time(*gpu, [&] { layer.run_naive(gpu->device()); }));
+      bench.add(fmt::format("{} tokens: fused, split at pages (decoding's), FP32", tokens), bench.time(*gpu, [&] { layer.run(kFusedRows); }));
+    }
+    as_prompts_run(*gpu, "products, FP32");
+    if (products) as_prompts_run(*products, "products, BF16");
+    if (fused) as_prompts_run(*fused, "fused on tensor cores, BF16");
   }
 }
 

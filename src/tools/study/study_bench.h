@@ -37,6 +37,14 @@ class StudyBench {
     settings.gemm = gemm;
     return open_gpu(settings);
   }
+  /// With no kernels above `arch`.
+  std::unique_ptr<cuda::CudaBackend> open_gpu(cuda::GemmType gemm, const std::string& arch) const {
+    cuda::DeviceOptions device = device_options(true);
+    device.arch = arch;
+    cuda::CudaBackendOptions settings;
+    settings.gemm = gemm;
+    return std::make_unique<cuda::CudaBackend>(cuda::open_device(device), settings);
+  }
   std::unique_ptr<cpu::CpuBackend> open_cpu() const { return heirloom::open_cpu(options_.engine); }
   /// True, and the part says why, when there is no GPU.
   bool skipped_without_gpu(const std::string& what);
