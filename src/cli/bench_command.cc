@@ -57,6 +57,7 @@ int run(BenchArguments& arguments) {
     if (progress) progress(fraction, "load");
   });
   arguments.bench.progress = progress;
+  arguments.bench.chunk_tokens = static_cast<int>(largest_chunk(*backend));  // as prompts are served
   if (!options.kv_type.empty()) arguments.bench.kv_type = parse_dtype(options.kv_type).value();
   tools::BenchMachine machine;
   int threads = 0;

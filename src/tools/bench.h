@@ -16,7 +16,7 @@ struct BenchOptions {
   std::vector<int> depth{0};      // tokens already there
   int repeat = 5;
   DType kv_type = DType::f16;
-  int chunk_tokens = 512;         // rows of a prefill step
+  int chunk_tokens = 512;         // rows of a prefill step; the engine's on the device at hand (largest_chunk)
   std::function<void(double fraction, std::string_view what)> progress;
 };
 
