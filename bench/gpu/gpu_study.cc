@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 
 #include "backend/cuda/cuda_backend.h"
@@ -176,10 +177,13 @@ int run(const std::map<std::string, std::string>& options) {
 }  // namespace heirloom
 
 int main(int argc, char** argv) {
+  static const std::set<std::string> kOptions{"model", "layers", "linears", "head", "prefill", "decode", "depth", "repeat", "arch", "fermi", "gemm", "kv",
+                                              "no-graphs", "no-fusion", "kernels", "vram", "hybrid", "threads", "host-rows", "pageable", "chunks",
+                                              "timeline", "expert-mib", "unpack-each"};
   std::map<std::string, std::string> options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (!name.starts_with("--")) return std::fprintf(stderr, "gpu_study: %s: options start with --\n", argv[i]), 2;
+    if (!name.starts_with("--") || !kOptions.contains(name.substr(2))) return std::fprintf(stderr, "gpu_study: %s: not an option\n", argv[i]), 2;
     const bool has_value = i + 1 < argc && std::strncmp(argv[i + 1], "--", 2) != 0;
     options[name.substr(2)] = has_value ? argv[++i] : "";
   }
