@@ -471,8 +471,9 @@ TEST(scheduler, a_long_prompt_does_not_stop_running_streams) {
   long_done = true;
   running->cancel();
   running->wait();
-  // Chunks of at most 0.8 decode steps' time: 16 tokens and their cost; with whole chunks there would be two steps.
-  EXPECT_GT(beside, 20);
+  // Chunks of at most 0.8 decode steps' time, 16 tokens and their cost, where sleeps last as long as asked for; fewer and larger ones,
+  // and a burst at the end, where the machine is busy. With whole chunks there would be two steps.
+  EXPECT_GT(beside, 6);
 }
 
 TEST(scheduler, short_prompts_overtake_long_ones_that_came_first) {
