@@ -138,7 +138,7 @@ void study_delta(StudyBench& bench) {
       const auto gpu = bench.open_gpu(settings);
       DeltaLayer layer(*gpu, kTokens);
       bench.add(what, bench.time(*gpu, [&] { layer.run(kTokens); }));
-      return gpu->device().tier_of("gdn_chunk_mma_128") >= 80 && gpu->device().has_vendor_gemm(true);
+      return gpu->device().tier_of("gdn_mma_walk_128") >= 80 && gpu->device().has_vendor_gemm(true);
     };
     measure("GPU, token after token", 1 << 30, cuda::GemmType::f32);
     if (measure("GPU, chunks of 64, FP32", 1, cuda::GemmType::f32)) measure("GPU, chunks of 64, TF32 tensor cores", 1, cuda::GemmType::bf16);

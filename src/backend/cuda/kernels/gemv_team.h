@@ -12,6 +12,7 @@
 // add, SwiGLU of two interleaved weights, and the GDN convolution on the sums.
 #pragma once
 
+#include "backend/cuda/kernels/float_row.h"
 #include "backend/cuda/kernels/gemv_rows.h"
 
 /// Sums acc over the lanes of each team. After it, sums[(team * count + i)] holds acc[i] of that team (visible to all).
@@ -35,31 +36,6 @@ DEVICE void team_sums(const float (&acc)[Count], int lanes, float* partial, floa
     sums[j] = ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
   }
   gpu_sync();
-}
-/// `expert`: 0 without experts, -1 for the shared one.
-template <class F>
-DEVICE void gemv_load(typename F::Raw (&w)[kGemvRows], const GemvArgs& a, int team, int expert, int group) {
-  const GemvPlace place = gemv_place(a, team);
-  const GemvSegment& s0 = a.segments[place.segment];
-  const GemvSegment& s1 = a.segments[a.paired ? 1 : place.segment];
-  WeightView v0{s0.data, s0.elements}, v1{s1.data, s1.elements};
-  int k = a.k;
-  if (a.joined) {
-    k = a.joined;
-    const int each = k / F::kGroup, place_in_row = group / each;
-    group -= place_in_row * each;
-    expert = place_in_row < a.experts_chosen ? a.expert_ids[place_in_row] : -1;
-  }
-  if (expert < 0) {
-    v0 = WeightView{a.shared_data[0], a.shared_elements};
-    v1 = WeightView{a.shared_data[1], a.shared_elements};
-    expert = 0;
-  }
-  const u64 start = (u64)expert * (u64)s0.rows * (u64)k;
-  UNROLL for (int r = 0; r < kGemvRows; r++) {
-    const int row = gpu_min_i(a.paired ? place.row0 + r / 2 : place.row0 + r, s0.rows - 1);
-    w[r] = F::load(a.paired && (r & 1) ? v1 : v0, start + (u64)row * (u64)k, group);
-  }
 }
 
 /// Shared memory of a gemv besides the row of x.
@@ -87,7 +63,7 @@ DEVICE void gemv(const GemvArgs& a, F4* xs, GemvShared<M>& shared) {
   // Step s of a block's rows takes group lane + s * lanes. Lanes past the end load what they will not use.
   const int steps = a.steps;
   typename F::Raw w[R];
-  gemv_load<F>(w, a, bid_x() * teams + team, expert, gpu_min_i(lane, groups - 1));
+  gemv_load<F>(w, a, gemv_place(a, bid_x() * teams + team), expert, gpu_min_i(lane, groups - 1));
   gpu_let_next_start();
   gpu_wait_inputs();
   if (M == 1) {
@@ -98,12 +74,12 @@ DEVICE void gemv(const GemvArgs& a, F4* xs, GemvShared<M>& shared) {
       const bool write = a.normed && bid_x() == 0;
       for (int i = t; i < a.k / 4; i += 256) {
         const F4 v = rms_apply(x[i], ((const F4*)a.norm_weight)[i], scale);
-        xs[SharedX::swizzle(i)] = v;
+        xs[FloatRow::swizzle(i)] = v;
         if (write) ((F4*)a.normed)[i] = v;
         if (write && a.normed_copy) ((F4*)a.normed_copy)[i] = v;
       }
     } else {
-      for (int i = t; i < a.k / 4; i += 256) xs[SharedX::swizzle(i)] = x[i];
+      for (int i = t; i < a.k / 4; i += 256) xs[FloatRow::swizzle(i)] = x[i];
     }
     gpu_sync();
   }
@@ -117,11 +93,11 @@ DEVICE void gemv(const GemvArgs& a, F4* xs, GemvShared<M>& shared) {
       // The weights that come next are in flight while these are used: of the same rows, or of the block's next rows.
       const bool more = s + 1 < steps;
       const int next = more ? block : block + nbid_x();
-      if (next < a.blocks) gemv_load<F>(w, a, next * teams + team, expert, gpu_min_i(lane + (more ? s + 1 : 0) * lanes, groups - 1));
+      if (next < a.blocks) gemv_load<F>(w, a, gemv_place(a, next * teams + team), expert, gpu_min_i(lane + (more ? s + 1 : 0) * lanes, groups - 1));
       if (g >= groups) continue;
       UNROLL for (int m = 0; m < M; m++) {
         if (M == 1) {
-          const SharedX x{xs};
+          const FloatRow x{xs};
           UNROLL for (int r = 0; r < R; r++) acc[r] += F::dot(now[r], x, g);
         } else {
           const GlobalX x{(const F4*)(a.x + (u64)gpu_min_i(m0 + m, a.m - 1) * (u64)a.k)};

@@ -34,37 +34,6 @@ struct GemvShared {
   F4 norm_scratch[72];
 };
 
-/// The weights of a team's rows at `group`. `expert`: 0 without experts, -1 for the shared one.
-template <class F>
-DEVICE void gemv_load(typename F::Raw (&w)[kGemvRows], const GemvArgs& a, const GemvPlace& place, int expert, int group) {
-  const int apart = a.paired;  // rows alternate between two weights
-  const GemvSegment& s0 = a.segments[place.segment];
-  const GemvSegment& s1 = a.segments[apart ? 1 : place.segment];
-  const int rows = s0.rows, last = rows - 1;
-  const u8 *data0 = s0.data, *data1 = s1.data;
-  u64 elements0 = s0.elements, elements1 = s1.elements, start = 0;
-  int k = a.k;
-  if (a.expert_ids) {
-    if (a.joined) {
-      k = a.joined;
-      const int each = k / F::kGroup, place_in_row = group / each;
-      group -= place_in_row * each;
-      expert = place_in_row < a.experts_chosen ? a.expert_ids[place_in_row] : -1;
-    }
-    if (expert < 0) {
-      data0 = a.shared_data[0];
-      data1 = apart ? a.shared_data[1] : a.shared_data[0];
-      elements0 = elements1 = a.shared_elements;
-    } else {
-      start = (u64)expert * (u64)((u32)rows * (u32)k);
-    }
-  }
-  UNROLL for (int r = 0; r < kGemvRows; r++) {
-    const u32 row = (u32)gpu_min_i(place.row0 + (r >> apart), last);
-    w[r] = F::load(r & 1 ? WeightView{data1, elements1} : WeightView{data0, elements0}, start + (u64)row * (u64)(u32)k, group);
-  }
-}
-
 /// Row m of x into shared memory, normed if the arguments say so. `held`: the norm's weight of quad `thread`.
 template <class Row>
 DEVICE void gemv_stage(const GemvArgs& a, const F4* x, F4 held, const Row& row, float* scratch) {

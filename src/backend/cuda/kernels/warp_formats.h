@@ -4,20 +4,8 @@
 // which an H200 has too few to read its memory at full rate; dp4a takes a quarter of one. Blocks lie as weight_formats.h says.
 #pragma once
 
+#include "backend/cuda/kernels/float_row.h"
 #include "backend/cuda/kernels/weight_formats.h"
-
-/// A row of k floats, swizzled: 16-byte reads of any group stride have no bank conflict.
-struct FloatRow {
-  F4* x;
-  static constexpr bool kInt8 = false;
-  DEVICE_M static int bytes(int k) { return 4 * k; }
-  DEVICE_M static FloatRow at(u8* memory, int) { return FloatRow{(F4*)memory}; }
-  DEVICE_M static int swizzle(int i) { return i ^ (i >> 3 & 7); }
-  DEVICE_M void store(int i, F4 v, bool inside) const {
-    if (inside) x[swizzle(i)] = v;
-  }
-  DEVICE_M F4 operator()(int i) const { return x[swizzle(i)]; }
-};
 
 /// A row of k int8, and for each 32 of them their scale and the sums of all, of the first and of the last 16.
 struct Int8Row {
