@@ -66,7 +66,7 @@ foreach(source ${kernel_sources})
   set(tiers ${tier})
   if(name IN_LIST HEIRLOOM_PTX_SM90)
     heirloom_ptx(${source} ${name}.sm90 90)
-    if(name MATCHES "^gemv_")  # the others differ from sm_20 in the wait instruction only
+    if(name MATCHES "^(gemv|attention_decode)_")  # the others differ from sm_20 in the wait instruction only
       list(APPEND tiers 90)
     endif()
   endif()
