@@ -3,7 +3,11 @@
 # ld.global.nc, no fp16 arithmetic, no double atomics; calls would need a stack in hot kernels.
 file(READ ${PTX} text)
 if(TIER EQUAL 90)
-  string(REGEX REPLACE "\\.version [0-9.]+" ".version 7.8" text "${text}")
+  set(version 7.8)
+  if(text MATCHES "st\\.async")  # clusters whose blocks send to each other
+    set(version 8.1)
+  endif()
+  string(REGEX REPLACE "\\.version [0-9.]+" ".version ${version}" text "${text}")
   string(REGEX REPLACE "\\.target sm_[0-9]+" ".target sm_90" text "${text}")
 endif()
 if(TIER EQUAL 20)

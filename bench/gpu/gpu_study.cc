@@ -3,7 +3,7 @@
 //
 //   gpu_study [--model dense|moe] [--layers N] [--linears q8_0|q4_0|...] [--head q8_0] [--prefill 947,4096] [--decode 128]
 //             [--depth 0,10240]
-//             [--repeat 5] [--arch sm20] [--fermi] [--gemm f32|bf16] [--kv f32|f16] [--no-graphs] [--no-fusion] [--kernels]
+//             [--repeat 5] [--arch sm20] [--fermi] [--gemm f32|bf16] [--kv f32|f16] [--no-graphs] [--no-fusion] [--no-layers] [--kernels]
 //             [--vram MiB] [--hybrid] [--threads N] [--host-rows N] [--pageable] [--chunks N]
 //             [--timeline FILE] [--expert-mib N] [--unpack-each]
 // --hybrid keeps experts in host memory; --chunks also measures prefill in N steps; --timeline writes one line a streamed tensor;
@@ -67,6 +67,7 @@ int run(const std::map<std::string, std::string>& options) {
   device.vram_bytes = std::stoull(get("vram", "0")) << 20;
   cuda::CudaBackendOptions settings;
   settings.fuse = !options.contains("no-fusion");
+  settings.layer_kernels = !options.contains("no-layers");
   settings.bf16_copies = !options.contains("unpack-each");
   settings.expert_bytes = std::stoull(get("expert-mib", "0")) << 20;
   settings.host_expert_rows = std::stoi(get("host-rows", "16"));
@@ -178,7 +179,7 @@ int run(const std::map<std::string, std::string>& options) {
 
 int main(int argc, char** argv) {
   static const std::set<std::string> kOptions{"model", "layers", "linears", "head", "prefill", "decode", "depth", "repeat", "arch", "fermi", "gemm", "kv",
-                                              "no-graphs", "no-fusion", "kernels", "vram", "hybrid", "threads", "host-rows", "pageable", "chunks",
+                                              "no-graphs", "no-fusion", "no-layers", "kernels", "vram", "hybrid", "threads", "host-rows", "pageable", "chunks",
                                               "timeline", "expert-mib", "unpack-each"};
   std::map<std::string, std::string> options;
   for (int i = 1; i < argc; ++i) {

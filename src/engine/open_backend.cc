@@ -15,7 +15,7 @@
 namespace heirloom {
 namespace {
 
-constexpr std::uint64_t kWorkingBytes = std::uint64_t{2} << 30;  // activations, states and the vendor's workspace
+constexpr std::uint64_t kWorkingBytes = std::uint64_t{2560} << 20;  // activations, states and the vendor's workspace
 
 }  // namespace
 
@@ -77,7 +77,7 @@ std::unique_ptr<ops::Backend> open_cuda(const EngineOptions& options, int index,
   if (options.gemm == "bf16") backend.gemm = cuda::GemmType::bf16;
   std::unique_ptr<cuda::Device> card = cuda::open_device(device);
   const WeightBytes weights = weight_bytes(files);
-  const std::uint64_t ceiling = card->ceiling_bytes(), room = std::min(kWorkingBytes, ceiling / 4);
+  const std::uint64_t ceiling = card->ceiling_bytes(), room = std::min(kWorkingBytes, ceiling / 2);
   if (weights.experts > 0 && weights.all + room > ceiling) {
     log::info("{} MiB of weights exceed {} MiB of GPU memory (less {} MiB to work in): experts stay in host memory", weights.all >> 20,
               ceiling >> 20, room >> 20);

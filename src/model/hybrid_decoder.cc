@@ -56,7 +56,7 @@ ops::StateShape HybridDecoder::state_shape(DType kv_type) const {
 
 // M-RoPE, interleaved: frequency i turns with the height position if i % 3 == 1 and i < 3 * section[1], with the width
 // position if i % 3 == 2 and i < 3 * section[2], else with the temporal one (transformers: Qwen3_5TextRotaryEmbedding).
-void HybridDecoder::upload_rope(const StepInput& input) {
+void HybridDecoder::make_rope(const StepInput& input) {
   const std::size_t rows = static_cast<std::size_t>(input.plan.num_rows);
   const std::size_t half = inverse_frequencies_.size();
   rope_host_.resize(2 * rows * half);
@@ -95,8 +95,21 @@ void HybridDecoder::upload_rope(const StepInput& input) {
       }
     }
   }
-  rope_cos_ = scratch_.upload(std::span<const float>(rope_host_).first(rows * half));
-  rope_sin_ = scratch_.upload(std::span<const float>(rope_host_).subspan(rows * half));
+}
+
+/// Token ids, rows of logits, sines and cosines, in one copy.
+HybridDecoder::StepIds HybridDecoder::upload_step(const StepInput& input) {
+  make_rope(input);
+  Scratch::Batch batch(scratch_);
+  const std::size_t half = rope_host_.size() / 2;
+  const std::size_t ids = batch.add(std::span<const std::int32_t>(input.token_ids));
+  const std::size_t rows = batch.add(std::span<const std::int32_t>(input.logits_rows));
+  const std::size_t cosines = batch.add(std::span<const float>(rope_host_).first(half));
+  const std::size_t sines = batch.add(std::span<const float>(rope_host_).subspan(half));
+  std::byte* device = batch.send();
+  rope_cos_ = reinterpret_cast<float*>(device + cosines);
+  rope_sin_ = reinterpret_cast<float*>(device + sines);
+  return {reinterpret_cast<std::int32_t*>(device + ids), reinterpret_cast<std::int32_t*>(device + rows)};
 }
 
 // The dump repeats the two equal halves.
@@ -119,9 +132,7 @@ StepOutput HybridDecoder::forward(const StepInput& input, Taps* taps) {
   TapEmitter emit(backend_, taps);
 
   scratch_.reset();
-  const std::int32_t* ids = scratch_.upload(std::span<const std::int32_t>(input.token_ids));
-  const std::int32_t* logits_rows = scratch_.upload(std::span<const std::int32_t>(input.logits_rows));
-  upload_rope(input);
+  const auto [ids, logits_rows] = upload_step(input);
   if (emit.wants("lm.rope_cos")) emit_rope(rows, emit);
   const ops::Matrix hidden = scratch_.matrix(rows, config_.hidden_size);   // residual stream
   const ops::Matrix normed = scratch_.matrix(rows, config_.hidden_size);   // input of the next mixer or FFN
@@ -178,7 +189,7 @@ void HybridDecoder::run_layer(const StepInput& input, ops::Matrix hidden, Taps* 
   const Layer& layer = layers_.front();
   TapEmitter emit(backend_, taps);
   scratch_.reset();
-  upload_rope(input);
+  upload_step(input);
   const ops::Matrix normed = scratch_.matrix(hidden.rows, hidden.cols);
   const ops::Matrix delta = scratch_.matrix(hidden.rows, hidden.cols);
   BackendStep step(backend_);

@@ -74,7 +74,11 @@ class HybridDecoder {
   void gdn_layer(const Layer& layer, const std::string& name, ops::Matrix in, ops::Matrix out, TapEmitter& emit);
   void attention_layer(const Layer& layer, const std::string& name, ops::Matrix in, ops::Matrix out, TapEmitter& emit);
   void ffn(const Layer& layer, const std::string& name, ops::Matrix in, ops::Matrix out, TapEmitter& emit);
-  void upload_rope(const StepInput& input);
+  struct StepIds {
+    const std::int32_t *tokens, *logits_rows;
+  };
+  void make_rope(const StepInput& input);
+  StepIds upload_step(const StepInput& input);
   void emit_rope(std::int64_t rows, TapEmitter& emit) const;
 
   ops::Backend& backend_;

@@ -37,7 +37,7 @@ constexpr int kFunctionMaxDynamicShared = 8;
 constexpr int kJitErrorLog = 5;
 constexpr int kJitErrorLogBytes = 6;
 constexpr int kJitMaxRegisters = 0;
-constexpr int kLaunchProgrammaticSerialization = 6;
+constexpr int kLaunchClusterDimension = 4, kLaunchProgrammaticSerialization = 6;
 constexpr int kCaptureRelaxed = 2;
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kHostAllocPortable = 1;
@@ -48,6 +48,7 @@ struct LaunchAttribute {  // CUlaunchAttribute
   union {
     char bytes[64];
     int value;
+    unsigned dimensions[3];
   };
 };
 struct LaunchConfig {  // CUlaunchConfig

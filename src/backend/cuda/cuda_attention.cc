@@ -27,21 +27,6 @@ int rows_of_scores(int rows, int cols, int heads) {
   return std::clamp(std::min(rows, fitting), 1, kScoreRows);
 }
 
-// Shared memory of attention_decode: how much, and where V begins if the page's rows pass through it (see attention_decode.h).
-struct DecodeShared {
-  int bytes, staged;
-};
-
-DecodeShared decode_shared(const Device& device, const char* kernel, int heads, int hd, int element) {
-  constexpr int kStatic = 9 * 1024;  // the kernel's arrays of fixed size, at most
-  const int rows = 64 * (hd * element + 16), before_keys = 4 * heads * (64 + hd + 8 * 64);
-  const int outputs_end = 4 * heads * (64 + 1024);  // 1024 / hd shares of [heads][hd]
-  const int values = std::max(before_keys + rows, outputs_end);
-  const bool fits = static_cast<std::size_t>(values + rows + kStatic) <= device.info().shared_bytes;
-  if (device.tier_of(kernel) >= 80 && fits) return {values + rows, values};
-  return {4 * heads * (hd + 5 * 64), 0};
-}
-
 unsigned grid_of(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std::uint64_t>((n + 255) / 256, 1, 65535)); }
 
 }  // namespace
@@ -49,7 +34,7 @@ unsigned grid_of(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std:
 void CudaBackend::attention_mixer(int layer, const ops::AttentionWeights& weights, ops::Matrix q_gate, ops::Matrix k,
                                   ops::Matrix v, const float* rope_cos, const float* rope_sin, ops::Matrix out,
                                   const ops::AttentionTaps* taps) {
-  flush();
+  flush_keeping_residual();
   const int rows = static_cast<int>(q_gate.rows), nh = weights.num_q_heads, nkv = weights.num_kv_heads, hd = weights.head_dim;
   if (hd % 32 != 0 || hd > 512 || (hd < 256 && 256 % hd != 0)) {
     fail(ErrorKind::bad_file, "attention heads of {} dimensions: the GPU kernels need 32, 64, 128, 256 or 512; use --device cpu", hd);
@@ -112,9 +97,6 @@ void CudaBackend::attention_mixer(int layer, const ops::AttentionWeights& weight
     args.num_kv_heads = nkv;
     args.head_dim = hd;
     args.splits = static_cast<int>(splits_);
-    const char* kernel = kKernels[kv_type()][per_block == 8];
-    const DecodeShared shared = decode_shared(*device_, kernel, per_block, hd, kv_type() == 0 ? 4 : 2);
-    args.staged = shared.staged;
     args.scale = 1.0f / std::sqrt(static_cast<float>(hd));
     // As many rows at once as 65535 blocks and a 64 MiB partial buffer take.
     const std::int64_t row_floats = static_cast<std::int64_t>(nh) * splits_ * hd;
@@ -128,10 +110,15 @@ void CudaBackend::attention_mixer(int layer, const ops::AttentionWeights& weight
       args.q_gate = q_gate.data;
       args.out = out.data;
       args.row_sequence = device_row_sequence();
+      const char* kernel = kKernels[kv_type()][per_block == 8];
+      std::size_t shared = static_cast<std::size_t>(per_block) * static_cast<std::size_t>(hd + 5 * 64) * 4;
+      const std::size_t page = 2 * 64 * (static_cast<std::size_t>(hd) * (kv_type() == 0 ? 4 : 2) + 16), fixed = 12 << 10;
+      args.staged = device_->tier_of(kernel) >= 80 && shared + page + fixed <= device_->info().shared_bytes ? 1 : 0;
+      if (args.staged) shared += page;
       device_->launch(kernel,
                       {static_cast<unsigned>(splits_), static_cast<unsigned>(nkv * ((group + per_block - 1) / per_block)),
                        static_cast<unsigned>(n)},
-                      {256}, static_cast<std::size_t>(shared.bytes), args);
+                      {256}, shared, args);
       const std::size_t groups = 256 / (static_cast<std::size_t>(hd) / 4);
       device_->launch("attention_combine", {static_cast<unsigned>(nh), static_cast<unsigned>(n)}, {256},
                       groups * static_cast<std::size_t>(hd + 4) * 4, args);

@@ -171,6 +171,9 @@ bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
   }
   device_->copy_in(step_device_, step_host_.data(), bytes, Lane::compute);
 
+  collecting_ = key != 0 && plan.num_rows == 1 && device_->info().clusters && options_.fuse && options_.layer_kernels && options_.gdn_recurrent_rows >= 1;
+  residual_.reset();
+
   // Experts on the host are work between two launches, which no graph holds.
   if (key == 0 || !device_->info().graphs || device_->options().time_kernels || stream_) return false;
   splits_ = static_cast<std::int64_t>(pages);
@@ -189,6 +192,7 @@ bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
 
 void CudaBackend::end_step() {
   flush();
+  collecting_ = false;
   plan_ = nullptr;
   if (recording_ == nullptr) return;
   Recorded* recorded = recording_;
@@ -202,6 +206,10 @@ void CudaBackend::abandon_step() noexcept {
   recording_ = nullptr;
   pending_norm_.reset();
   pending_gemvs_.clear();
+  collecting_ = false;
+  projections_.reset();
+  half_.reset();
+  residual_.reset();
   plan_ = nullptr;
 }
 
@@ -241,15 +249,22 @@ void CudaBackend::flush_norm() {
 }
 
 void CudaBackend::flush() {
+  flush_keeping_residual();
+  settle_residual();
+}
+
+void CudaBackend::flush_keeping_residual() {
   bf16_inputs_of_ = {};
+  give_up_collecting();
   for (PendingGemv& gemv : pending_gemvs_) launch_gemv(gemv);
   pending_gemvs_.clear();
+  if (pending_norm_) settle_residual();
   flush_norm();
 }
 
 void CudaBackend::flush_keeping_inputs() {
   const ops::Matrix inputs = bf16_inputs_of_;
-  flush();
+  flush_keeping_residual();
   bf16_inputs_of_ = inputs;
 }
 
@@ -273,9 +288,17 @@ void CudaBackend::rms_norm(ops::Matrix x, const float* weight, float eps, ops::M
 }
 
 void CudaBackend::add_rms_norm(ops::Matrix residual, ops::Matrix delta, const float* weight, float eps, ops::Matrix out) {
+  if (launch_half(residual, delta.data)) {
+    pending_norm_ = PendingNorm{residual, weight, eps, out.data, nullptr};
+    return;
+  }
   PendingGemv* gemv = pending_with_out(delta.data);
   if (gemv != nullptr && gemv->args.segments[0].rows == residual.cols && gemv->args.m == residual.rows) {
     gemv->args.residual = residual.data;
+    if (residual_ && residual_->of == residual.data && residual_->parts == 0) {
+      gemv->args.residual_from = residual_->base;
+      residual_.reset();
+    }
     rms_norm(residual, weight, eps, out);
     return;
   }
@@ -286,6 +309,7 @@ void CudaBackend::add_rms_norm(ops::Matrix residual, ops::Matrix delta, const fl
 }
 
 void CudaBackend::add(ops::Matrix x, ops::Matrix y) {
+  settle_residual();
   PendingGemv* gemv = pending_with_out(y.data);
   if (gemv != nullptr && gemv->args.segments[0].rows == x.cols && gemv->args.m == x.rows) {
     gemv->args.residual = x.data;
@@ -297,6 +321,7 @@ void CudaBackend::add(ops::Matrix x, ops::Matrix y) {
 }
 
 void CudaBackend::swiglu(ops::Matrix gate, ops::Matrix up, ops::Matrix out) {
+  if (collect_ffn(gate, up, out)) return;
   PendingGemv* gemv = pending_with_out(gate.data);
   if (gemv != nullptr && gemv->args.segment_count == 2 && gemv->args.segments[1].out == up.data &&
       gemv->args.segments[0].rows == gemv->args.segments[1].rows && gemv->args.m == gate.rows) {

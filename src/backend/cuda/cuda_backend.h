@@ -4,7 +4,8 @@
 //
 // Fusion works by delay: rms_norm and linear of few rows wait until the next op shows whether they can be part of one kernel
 // (norm -> linear, linear -> add / SwiGLU / convolution). Every op starts by taking what it can use and launching the rest, so
-// the order of effects is that of the calls, and every output is written as if nothing had been fused.
+// the order of effects is that of the calls, and every output is written as if nothing had been fused. A step of one token that may be
+// recorded (nobody reads its values in between) goes further where blocks run in clusters: half a layer is one kernel (cuda_layers.cc).
 #pragma once
 
 #include <functional>
@@ -21,6 +22,7 @@
 #include "backend/cuda/expert_stream.h"
 #include "backend/cuda/kernels/gdn_args.h"
 #include "backend/cuda/kernels/gemv_args.h"
+#include "backend/cuda/kernels/layer_args.h"
 #include "base/profiler.h"
 #include "ops/backend.h"
 
@@ -33,6 +35,7 @@ struct CudaBackendOptions {
   std::optional<GemmType> gemm;     // empty: bf16 where the card has tensor cores for it, f32 under --profile fermi
   int gdn_recurrent_rows = 1;       // sequences of at most so many rows use the recurrent delta rule
   bool fuse = true;                 // false: every op is a kernel of its own (for comparison)
+  bool layer_kernels = true;        // false: no kernel takes half a layer (for comparison)
   bool bf16_copies = true;          // false: weights are unpacked at each use, never kept as BF16 rows (for comparison)
   Profiler* profiler = nullptr;
   std::shared_ptr<ExpertHost> expert_host;  // set: experts may stay in host memory, and this computes steps of few rows
@@ -97,7 +100,7 @@ class CudaBackend : public ops::Backend {
     kSlotGdnCumulative, kSlotGdnValues, kSlotGdnStates, kSlotGdnCore, kSlotQ, kSlotPartial, kSlotStat, kSlotScores, kSlotProbabilities, kSlotKeys, kSlotValues, kSlotRouter,
     kSlotIds, kSlotTopWeights, kSlotOffsets, kSlotOrder, kSlotTiles, kSlotCounts, kSlotGate, kSlotUp, kSlotExperts, kSlotShared,
     kSlotSharedLogit, kSlotSharedGate, kSlotSharedUp, kSlotUnpacked0, kSlotUnpacked1,
-    kSlotArgmax, kSlotSegments, kSlotStep, kSlotCount
+    kSlotArgmax, kSlotSegments, kSlotStep, kSlotPartials0, kSlotPartials1, kSlotSum0, kSlotSum1, kSlotCount
   };
   struct Scratch {
     void* data = nullptr;
@@ -119,6 +122,29 @@ class CudaBackend : public ops::Backend {
     const char* format = "";
     int group = 1;
   };
+  /// Products of a normed row that wait for what is done with them.
+  struct PendingProjections {
+    PendingNorm norm;
+    ops::Matrix x;
+    std::vector<ops::LinearOut> outs;
+    bool exact = false;
+  };
+  /// Half a layer, from the norm to the last product: a Gated DeltaNet, or a dense FFN (no gdn).
+  struct PendingHalf {
+    PendingProjections in;
+    int layer = 0;
+    std::optional<ops::GdnWeights> gdn;
+    ops::Matrix out;                    // input of the last product
+    const CudaWeight* last = nullptr;   // known once it was asked for
+    float* delta = nullptr;
+  };
+  /// The residual stream `of` is `base` and `parts` partial sums.
+  struct Residual {
+    float* of;
+    const float* base;
+    const float* partials;
+    int parts, width;
+  };
   struct Recorded {
     int seen = 0;
     Graph graph = nullptr;
@@ -128,13 +154,28 @@ class CudaBackend : public ops::Backend {
 
   // cuda_backend.cc
   void flush();
+  void flush_keeping_residual();
   void flush_keeping_inputs();
   void flush_norm();
   void drop_graphs() noexcept;
   bool keeps_resident(const ops::WeightData& experts);
   PendingGemv* pending_with_out(const float* out);
   void run_map(const char* kernel, float* x, std::uint64_t n);
+  // cuda_layers.cc
+  bool collect(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
+  bool collect_gdn(int layer, const ops::GdnWeights& weights, ops::Matrix qkv, ops::Matrix z, ops::Matrix a, ops::Matrix b, ops::Matrix out);
+  bool collect_ffn(ops::Matrix gate, ops::Matrix up, ops::Matrix out);
+  bool launch_half(ops::Matrix residual, const float* delta);
+  bool launch_gdn_layer(const PendingHalf& half);
+  bool launch_ffn_layer(const PendingHalf& half);
+  bool launch_input_rows(const PendingProjections& pending);
+  void give_up_collecting();
+  LayerInput layer_input(const PendingNorm& norm);
+  float* layer_partials(int parts, std::int64_t hidden);
+  void layer_done(const PendingNorm& norm, const LayerInput& in, float* partials, int parts);
+  void settle_residual();
   // cuda_linear.cc
+  void linear_few_rows(ops::Matrix x, std::span<const ops::LinearOut> outs);
   void launch_gemv(PendingGemv& gemv);
   void gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact);
   void linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
@@ -178,6 +219,11 @@ class CudaBackend : public ops::Backend {
   ops::Matrix bf16_inputs_of_{};
   std::optional<PendingNorm> pending_norm_;
   std::vector<PendingGemv> pending_gemvs_;
+  bool collecting_ = false;        // in a step of one token that may be recorded
+  std::optional<PendingProjections> projections_;
+  std::optional<PendingHalf> half_;
+  std::optional<Residual> residual_;
+  int turn_ = 0;                   // kernels of half a layer take two sets of buffers in turn
 
   const ops::StepPlan* plan_ = nullptr;
   std::vector<std::byte> step_host_;

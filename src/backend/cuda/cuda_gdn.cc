@@ -20,6 +20,8 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
     fail(ErrorKind::bad_file, "Gated DeltaNet heads of {} by {} with a convolution of {}: the GPU kernels need equal dims of 32, 64 "
          "or 128 and 4 taps; use --device cpu", D, weights.head_v_dim, plan_->shape.conv_kernel);
   }
+  if (!taps && collect_gdn(layer, weights, qkv, z, a, b, out)) return;
+  give_up_collecting();
   const int rows = static_cast<int>(qkv.rows), channels = static_cast<int>(qkv.cols);
   const auto sequences = static_cast<unsigned>(plan_->sequences.size());
   int longest = 0;
@@ -52,9 +54,9 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
     gemv->args.conv_out = conv_out;
     gemv->args.sequences = device_sequences();
     gemv->args.layer = layer;
-    flush();
+    flush_keeping_residual();
   } else {
-    flush();
+    flush_keeping_residual();
     if (one_pass) {
       device_->launch("gdn_mma_inputs_128", {across, row_groups}, {128}, 0, writable(chunk.q), writable(chunk.k), conv_out,
                       writable(chunk.g), writable(chunk.beta), static_cast<const float*>(qkv.data), weights.conv,

@@ -81,6 +81,17 @@ void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs
     }
     return;
   }
+  if (collect(x, outs, exact)) return;
+  linear_few_rows(x, outs);
+}
+
+void CudaBackend::linear_few_rows(ops::Matrix x, std::span<const ops::LinearOut> outs) {
+  give_up_collecting();
+  if (residual_ && (x.data == residual_->of || pending_norm_)) {
+    for (PendingGemv& gemv : pending_gemvs_) launch_gemv(gemv);
+    pending_gemvs_.clear();
+    settle_residual();
+  }
   std::optional<PendingNorm> norm;
   const bool fits = static_cast<std::size_t>(x.cols) * 4 <= kGemvSharedBytes;
   if (pending_norm_ && x.rows == 1 && fits && (pending_norm_->out == x.data || pending_norm_->out_copy == x.data)) {

@@ -61,15 +61,15 @@ void Device::free(void* data) noexcept {
 
 int Device::tier_of(std::string_view kernel) const { return find_tier(kernel); }
 
-void Device::launch_checked(const char* kernel, Dim grid, Dim block, std::size_t shared_bytes, void** arguments) {
+void Device::launch_checked(const char* kernel, Dim grid, Dim block, unsigned cluster, std::size_t shared_bytes, void** arguments) {
   ++launches_;
   if (!options_.time_kernels) {
-    raw_launch(kernel, grid, block, shared_bytes, arguments);
+    raw_launch(kernel, grid, block, cluster, shared_bytes, arguments);
     return;
   }
   synchronize(Lane::compute);
   const auto start = std::chrono::steady_clock::now();
-  raw_launch(kernel, grid, block, shared_bytes, arguments);
+  raw_launch(kernel, grid, block, cluster, shared_bytes, arguments);
   synchronize(Lane::compute);
   KernelTime& time = kernel_times_[kernel];
   ++time.launches;

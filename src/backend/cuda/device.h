@@ -43,6 +43,7 @@ struct DeviceInfo {
   std::size_t shared_bytes = 48 * 1024;  // most shared memory of a block
   int tier = 20;                   // highest kernel tier in use
   bool graphs = false;
+  bool clusters = false;           // blocks of a launch can run in clusters
   bool emulated = false;
 };
 
@@ -134,9 +135,14 @@ class Device {
   /// Launches on the compute lane. Argument types must be exactly the kernel's (they travel as void*).
   template <class... A>
   void launch(const char* kernel, Dim grid, Dim block, std::size_t shared_bytes, A... arguments) {
+    launch_clusters(kernel, grid, block, 1, shared_bytes, arguments...);
+  }
+  /// The same in clusters of `cluster` blocks that follow each other in x; more than 1 where info().clusters.
+  template <class... A>
+  void launch_clusters(const char* kernel, Dim grid, Dim block, unsigned cluster, std::size_t shared_bytes, A... arguments) {
     static_assert((sizeof(A) + ... + 0) <= 4000, "kernel parameters are limited to 4 KB on compute capability 2.0");
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
-    launch_checked(kernel, grid, block, shared_bytes, pointers);
+    launch_checked(kernel, grid, block, cluster, shared_bytes, pointers);
   }
 
   /// False where there is no vendor library (or not for this type); then nothing was done.
@@ -158,9 +164,9 @@ class Device {
  protected:
   virtual void* raw_alloc(std::size_t bytes) = 0;  // nullptr: out of memory
   virtual void raw_free(void* data) noexcept = 0;
-  virtual void raw_launch(const char* kernel, Dim grid, Dim block, std::size_t shared_bytes, void** arguments) = 0;
+  virtual void raw_launch(const char* kernel, Dim grid, Dim block, unsigned cluster, std::size_t shared_bytes, void** arguments) = 0;
   virtual int find_tier(std::string_view kernel) const = 0;
-  void launch_checked(const char* kernel, Dim grid, Dim block, std::size_t shared_bytes, void** arguments);
+  void launch_checked(const char* kernel, Dim grid, Dim block, unsigned cluster, std::size_t shared_bytes, void** arguments);
 
   DeviceOptions options_;
   DeviceInfo info_;

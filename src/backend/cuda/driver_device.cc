@@ -275,18 +275,21 @@ class DriverDevice : public Device {
     const int index = find_module(kernel);
     return index < 0 ? 0 : modules()[static_cast<std::size_t>(index)].tier;
   }
-  void raw_launch(const char* kernel, Dim grid, Dim block, std::size_t shared_bytes, void** arguments) override {
+  void raw_launch(const char* kernel, Dim grid, Dim block, unsigned cluster, std::size_t shared_bytes, void** arguments) override {
     enter();
     const Function& found = function(kernel);
     if (options_.fermi || found.tier == 20) check_fermi_limits(kernel, grid, block, shared_bytes + found.static_shared);
     last_kernel_ = kernel;
     if (shared_bytes + found.static_shared > 48 * 1024) raise_shared(found, kernel, shared_bytes);
     if (found.tier >= 90 && api_.cuLaunchKernelEx) {
-      LaunchAttribute attribute{};
-      attribute.id = kLaunchProgrammaticSerialization;
-      attribute.value = 1;
+      LaunchAttribute attributes[2] = {};
+      attributes[0].id = kLaunchProgrammaticSerialization;
+      attributes[0].value = 1;
+      attributes[1].id = kLaunchClusterDimension;
+      attributes[1].dimensions[0] = cluster;
+      attributes[1].dimensions[1] = attributes[1].dimensions[2] = 1;
       const LaunchConfig config{grid.x,  grid.y,  grid.z,     block.x, block.y, block.z, static_cast<unsigned>(shared_bytes),
-                                streams_[0], &attribute, 1};
+                                streams_[0], attributes, cluster > 1 ? 2u : 1u};
       check(api_.cuLaunchKernelEx(&config, found.handle, arguments, nullptr), "cuLaunchKernelEx", kernel);
       return;
     }
@@ -327,6 +330,7 @@ class DriverDevice : public Device {
       tier = forced;
     }
     info_.tier = tier;
+    info_.clusters = tier >= 90 && info_.driver_version >= 12010;  // PTX 8.1
   }
   int find_module(std::string_view kernel) const {
     int best = -1;

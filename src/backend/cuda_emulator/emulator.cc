@@ -2,9 +2,9 @@
 // a stack of its own until the block is done. The switch is hand-written on x86-64 because swapcontext makes a system call.
 #include "backend/cuda_emulator/emulator.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
-#include <cstring>
 #include <vector>
 
 #include "base/check.h"
@@ -78,12 +78,13 @@ struct Worker {
   Context main;
   std::vector<Fiber> fibers;
   const std::function<void()>* body = nullptr;
-  int threads = 0, started = 0, finished = 0, running = 0;
+  int threads = 0, started = 0, finished = 0, running = 0;  // of the block, or of all blocks of a cluster
+  int block_threads = 0, first_block = 0, rank = 0;          // the running thread's block is first_block + rank
   Order order = Order::ascending;
   void* fake_stack = nullptr;
   const void* main_stack = nullptr;
   std::size_t main_stack_bytes = 0;
-  std::vector<char> dynamic_shared;
+  std::vector<std::vector<char>> dynamic_shared;  // of each block of a cluster
   std::vector<float> slots;  // what each thread passed to exchange or mma_bf16
   std::vector<std::uint32_t> fragments;
   ~Worker() {
@@ -93,7 +94,10 @@ struct Worker {
 thread_local Worker worker;
 
 void set_thread(int index) {
-  const int thread = worker.order == Order::descending ? worker.threads - 1 - index : index;
+  int thread = worker.order == Order::descending ? worker.threads - 1 - index : index;
+  worker.rank = thread / worker.block_threads;
+  thread %= worker.block_threads;
+  current.block[0] = worker.first_block + worker.rank;
   current.thread[0] = thread % current.block_size[0];
   current.thread[1] = thread / current.block_size[0];
 }
@@ -149,11 +153,16 @@ void run_block(const std::string& name, int threads, const std::function<void()>
   }
 }
 
-int linear_thread() { return current.thread[1] * current.block_size[0] + current.thread[0]; }
+int linear_thread() { return worker.rank * worker.block_threads + current.thread[1] * current.block_size[0] + current.thread[0]; }
 
 }  // namespace
 
-void* dynamic_shared() { return worker.dynamic_shared.data(); }
+void* dynamic_shared() { return worker.dynamic_shared[static_cast<std::size_t>(worker.rank)].data(); }
+
+void* in_block(const void* shared, int rank) {
+  const auto offset = static_cast<const char*>(shared) - worker.dynamic_shared[static_cast<std::size_t>(worker.rank)].data();
+  return worker.dynamic_shared[static_cast<std::size_t>(rank)].data() + offset;
+}
 
 void barrier() {
   Fiber& fiber = worker.fibers[static_cast<std::size_t>(worker.running)];
@@ -221,18 +230,23 @@ std::map<std::string, std::map<int, Kernel>>& kernels() {
   return all;
 }
 
-void run_kernel(const std::string& name, const Kernel& kernel, const unsigned grid[3], const unsigned block[3],
+void run_kernel(const std::string& name, const Kernel& kernel, const unsigned grid[3], const unsigned block[3], unsigned cluster,
             std::size_t shared_bytes, void** arguments, Order order) {
   const std::function<void()> body = [&] { kernel.call(arguments); };
-  const int threads = static_cast<int>(block[0] * block[1]);
+  HEIRLOOM_CHECK(grid[0] % cluster == 0);
+  const int threads = static_cast<int>(block[0] * block[1] * cluster);
   worker.order = order;
+  worker.block_threads = static_cast<int>(block[0] * block[1]);
   worker.slots.assign(static_cast<std::size_t>(threads), 0.0f);
   worker.fragments.assign(static_cast<std::size_t>(threads) * 6, 0);
-  std::vector<char>(shared_bytes).swap(worker.dynamic_shared);  // exactly this many bytes, for AddressSanitizer
+  worker.dynamic_shared.clear();
+  for (unsigned i = 0; i < cluster; ++i) worker.dynamic_shared.emplace_back(shared_bytes);  // exactly this many bytes, for AddressSanitizer
   for (unsigned z = 0; z < grid[2]; ++z) {
     for (unsigned y = 0; y < grid[1]; ++y) {
-      for (unsigned x = 0; x < grid[0]; ++x) {
-        if (shared_bytes != 0) std::memset(worker.dynamic_shared.data(), 0xff, shared_bytes);
+      for (unsigned x = 0; x < grid[0]; x += cluster) {
+        for (std::vector<char>& shared : worker.dynamic_shared) std::ranges::fill(shared, '\xff');
+        worker.first_block = static_cast<int>(x);
+        worker.rank = 0;
         current = {{0, 0},
                    {static_cast<int>(x), static_cast<int>(y), static_cast<int>(z)},
                    {static_cast<int>(block[0]), static_cast<int>(block[1])},

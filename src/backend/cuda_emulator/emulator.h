@@ -29,7 +29,9 @@ extern constinit thread_local Position current;
 
 /// Exactly as many bytes as the launch asked for, filled with 0xFF (NaN) before each block.
 void* dynamic_shared();
-/// Waits until every thread of the block is here.
+/// The same place of the dynamic shared memory of block `rank` of this cluster.
+void* in_block(const void* shared, int rank);
+/// Waits until every thread of the block is here; of a cluster, whose blocks pass the same barriers, until every thread of it is.
 void barrier();
 /// The value that thread (linear index ^ mask) passed; reached by the whole block.
 float exchange(float value, int mask);
@@ -60,7 +62,8 @@ bool add(const char* name, int tier, int threads, void (*f)(A...)) {
 /// Order in which the threads of a block run between two barriers; results must not depend on it.
 enum class Order { ascending, descending };
 
-void run_kernel(const std::string& name, const Kernel& kernel, const unsigned grid[3], const unsigned block[3],
+/// `cluster`: so many blocks that follow each other in x run together.
+void run_kernel(const std::string& name, const Kernel& kernel, const unsigned grid[3], const unsigned block[3], unsigned cluster,
             std::size_t shared_bytes, void** arguments, Order order);
 
 /// A cuda::Device whose launches run here. Device memory is host memory, first filled with 0xFF.

@@ -38,6 +38,7 @@ class EmulatorDevice : public cuda::Device {
     const int forced = cuda::parse_arch(options.arch);
     info_.tier = options.fermi ? 20 : forced != 0 ? forced : 20;
     if (info_.tier >= 80) info_.shared_bytes = 227 * 1024;
+    info_.clusters = info_.tier >= 90;
     info_.compute_major = info_.tier / 10;
     info_.compute_minor = info_.tier % 10;
     ceiling_bytes_ = options.vram_bytes != 0 ? options.vram_bytes : std::uint64_t{4} << 30;
@@ -114,7 +115,7 @@ class EmulatorDevice : public cuda::Device {
     }
     return best;
   }
-  void raw_launch(const char* name, cuda::Dim grid, cuda::Dim block, std::size_t shared_bytes, void** arguments) override {
+  void raw_launch(const char* name, cuda::Dim grid, cuda::Dim block, unsigned cluster, std::size_t shared_bytes, void** arguments) override {
     const int tier = find_tier(name);
     if (tier == 0) fail(ErrorKind::internal, "no kernel named {} in tiers up to sm{}", name, info_.tier);
     if (tier == 20) cuda::check_fermi_limits(name, grid, block, shared_bytes);
@@ -124,7 +125,7 @@ class EmulatorDevice : public cuda::Device {
     }
     const unsigned g[] = {grid.x, grid.y, grid.z}, b[] = {block.x, block.y, block.z};
     if (!recording_) {
-      run_kernel(name, kernel, g, b, shared_bytes, arguments, order_);
+      run_kernel(name, kernel, g, b, cluster, shared_bytes, arguments, order_);
       return;
     }
     // Like a CUDA graph, a recording keeps the argument values of the call.
@@ -133,11 +134,11 @@ class EmulatorDevice : public cuda::Device {
       const char* value = static_cast<const char*>(arguments[i]);
       values->emplace_back(value, value + kernel.argument_bytes[i]);
     }
-    recording_->push_back([this, kernel_name = std::string(name), &kernel, grid, block, shared_bytes, values] {
+    recording_->push_back([this, kernel_name = std::string(name), &kernel, grid, block, cluster, shared_bytes, values] {
       std::vector<void*> pointers;
       for (auto& value : *values) pointers.push_back(value.data());
       const unsigned gg[] = {grid.x, grid.y, grid.z}, bb[] = {block.x, block.y, block.z};
-      run_kernel(kernel_name, kernel, gg, bb, shared_bytes, pointers.data(), order_);
+      run_kernel(kernel_name, kernel, gg, bb, cluster, shared_bytes, pointers.data(), order_);
     });
   }
 

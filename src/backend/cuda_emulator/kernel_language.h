@@ -13,6 +13,7 @@
   [[maybe_unused]] static const bool GPU_JOIN(gpu_registered_, name) =                                         \
       heirloom::emulator::add(#name, GPU_TIER, threads, name);                                                 \
   static void name(__VA_ARGS__)
+#define KERNEL_TOGETHER(name, threads, blocks, ...) KERNEL(name, threads, __VA_ARGS__)
 #define DEVICE [[maybe_unused]] static inline
 #define DEVICE_M inline
 #define CONSTANT static const

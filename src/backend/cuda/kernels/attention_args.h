@@ -13,8 +13,8 @@ struct AttentionDecodeArgs {
   const int* row_sequence;
   int layer, num_q_heads, num_kv_heads, head_dim, splits;
   int first_row;        // of the launch; partial buffers count from it
-  int staged;           // where V rows begin in dynamic shared memory, in bytes; 0: K and V do not pass through it
   float scale;
+  int staged;  // the shared memory has room for a page of K and V
 };
 
 struct AttentionPrepareArgs {

@@ -30,7 +30,8 @@ struct GemvArgs {
   // What happens to the sums.
   int paired;              // segments 0 and 1 are gate and up: swiglu_out[m][row] = silu(gate) * up
   float* swiglu_out;
-  float* residual;         // segment 0: residual[m][row] += sum
+  float* residual;         // segment 0: residual[m][row] = residual_from[m][row] + sum
+  const float* residual_from;  // null: residual itself
   // Segment 0 feeds a causal convolution of 4 taps with one row a sequence (row r = sequence r): conv_out = silu(conv), and the
   // sequence's conv state of this layer moves on by one.
   const float* conv_weight;  // [rows, 4] or null

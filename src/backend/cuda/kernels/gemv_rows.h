@@ -77,7 +77,7 @@ DEVICE GemvBefore gemv_before(const GemvArgs& a, const GemvPlace& place, int r, 
   const int which = a.paired ? r & 1 : place.segment, rows = a.segments[which].rows;
   const int row = gpu_min_i(a.paired ? place.row0 + r / 2 : place.row0 + r, rows - 1);
   if (which != 0 || m >= a.m) return before;
-  if (a.residual) before.residual = a.residual[(u64)m * (u64)rows + (u64)row];
+  if (a.residual) before.residual = (a.residual_from ? a.residual_from : a.residual)[(u64)m * (u64)rows + (u64)row];
   if (a.conv_weight) {
     const u64 step = (u64)rows;
     const float* state = a.sequences[m].conv + (u64)a.layer * 4 * step + (u64)row;

@@ -15,18 +15,8 @@
 
 #include "backend/cuda/kernels/gemv_rows.h"
 #include "backend/cuda/kernels/warp_formats.h"
+#include "backend/cuda/kernels/warp_sums.h"
 
-/// Sums of four values over a warp: lane l gets that of value l & 3. Six shuffles, where four sums of their own take twenty.
-DEVICE float warp_sums(float v0, float v1, float v2, float v3, int lane) {
-  const bool odd = lane & 1, upper = lane & 2;
-  float a = odd ? v1 : v0, b = odd ? v3 : v2;
-  a += gpu_shuffle_xor(odd ? v0 : v1, 1);
-  b += gpu_shuffle_xor(odd ? v2 : v3, 1);
-  float v = upper ? b : a;
-  v += gpu_shuffle_xor(upper ? a : b, 2);
-  UNROLL for (int mask = 4; mask < 32; mask *= 2) v += gpu_shuffle_xor(v, mask);
-  return v;
-}
 /// Shared memory of a gemv besides the rows of x.
 template <int M>
 struct GemvShared {

@@ -22,12 +22,15 @@ struct alignas(16) U4 { u32 x, y, z, w; };
 struct alignas(8) U2 { u32 x, y; };
 
 #ifndef GPU_TIER
-#define GPU_TIER 20  // 61: dp4a; 80: bf16 mma, shuffles; 90: programmatic dependent launch
+#define GPU_TIER 20  // 61: dp4a; 80: bf16 mma, shuffles; 90: programmatic dependent launch, clusters of blocks
 #endif
 
 #ifndef GPU_EMULATOR
 // KERNEL(name, most threads of a block, parameters...) { body }
 #define KERNEL(name, threads, ...) extern "C" __attribute__((global, launch_bounds(threads))) void name(__VA_ARGS__)
+// The same with at least `blocks` of its blocks on a multiprocessor: caps the registers.
+#define KERNEL_TOGETHER(name, threads, blocks, ...) \
+  extern "C" __attribute__((global, launch_bounds(threads, blocks))) void name(__VA_ARGS__)
 #define DEVICE static inline __attribute__((device, always_inline))
 #define DEVICE_M inline __attribute__((device, always_inline))  // member functions
 #define CONSTANT static const __attribute__((constant))
@@ -152,4 +155,66 @@ DEVICE void gpu_let_next_start() { asm volatile("griddepcontrol.launch_dependent
 #else
 DEVICE void gpu_wait_inputs() {}
 DEVICE void gpu_let_next_start() {}
+#endif
+
+// A cluster (sm_90): neighbouring blocks that run at the same time and write to each other's shared memory (dynamic shared memory only:
+// the emulator has one copy of static variables). Its blocks pass the same barriers, gpu_sync() included. A Mailbox counts the bytes
+// that are sent to a block, so that nobody waits for more than what he needs; fences and barriers of the cluster cost a microsecond.
+typedef u64 Mailbox;
+#if GPU_TIER >= 90 && !defined(GPU_EMULATOR)
+DEVICE u32 gpu_shared_address(const void* shared) {
+  u64 address;
+  asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(shared));
+  return (u32)address;
+}
+DEVICE u32 gpu_in_block(u32 shared, int rank) {
+  u32 there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
+  return there;
+}
+/// By one thread, before gpu_cluster_start(): `bytes` will be sent to `box` of this block.
+DEVICE void gpu_expect(Mailbox* box, int bytes) {
+  const u32 at = gpu_shared_address(box);
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;\n\t"
+               "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+/// All threads, in two parts: then every block of the cluster runs and its mailboxes are ready.
+DEVICE void gpu_cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
+DEVICE void gpu_cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+/// Writes `value` to `shared` of block `rank`, to be found there after gpu_receive(box).
+DEVICE void gpu_send(float* shared, int rank, float value, Mailbox* box) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(gpu_in_block(gpu_shared_address(shared), rank)),
+               "r"(as_u32(value)), "r"(gpu_in_block(gpu_shared_address(box), rank)) : "memory");
+}
+DEVICE void gpu_send(F4* shared, int rank, F4 v, Mailbox* box) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                   gpu_in_block(gpu_shared_address(shared), rank)), "r"(as_u32(v.x)), "r"(as_u32(v.y)), "r"(as_u32(v.z)), "r"(as_u32(v.w)),
+               "r"(gpu_in_block(gpu_shared_address(box), rank)) : "memory");
+}
+/// Starts a copy of a multiple of 16 bytes to this block's shared memory, by one thread; found after gpu_receive(box).
+DEVICE void gpu_send_global(void* shared, const void* global, int bytes, Mailbox* box) {
+  u64 from;
+  asm("cvta.to.global.u64 %0, %1;" : "=l"(from) : "l"(global));
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(gpu_shared_address(shared)),
+               "l"(from), "r"(bytes), "r"(gpu_shared_address(box)) : "memory");
+}
+/// Waits until what was expected in `box` is there.
+DEVICE void gpu_receive(Mailbox* box) {
+  u32 done = 0;
+  while (!done) {
+    asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(done) : "r"(gpu_shared_address(box)) : "memory");
+  }
+}
+/// `condition`, the same for all threads of a warp: what hangs on it is skipped by the other warps.
+DEVICE bool gpu_warp_has(bool condition) { return condition; }
+#elif GPU_TIER >= 90
+DEVICE void gpu_expect(Mailbox*, int) {}
+DEVICE void gpu_cluster_arrive() {}
+DEVICE void gpu_cluster_wait() { heirloom::emulator::barrier(); }
+template <class T>
+DEVICE void gpu_send(T* shared, int rank, T value, Mailbox*) { *static_cast<T*>(heirloom::emulator::in_block(shared, rank)) = value; }
+DEVICE void gpu_send_global(void* shared, const void* global, int bytes, Mailbox*) { __builtin_memcpy(shared, global, bytes); }
+DEVICE void gpu_receive(Mailbox*) { heirloom::emulator::barrier(); }
+DEVICE bool gpu_warp_has(bool) { return true; }  // shuffles are reached by the whole block here
 #endif

@@ -1,0 +1,6 @@
+#include "backend/cuda/kernels/gdn_layer.h"
+
+KERNEL_TOGETHER(gdn_layer_q8_0_64, kLayerThreads, 2, const GdnLayerArgs p) {
+  DYN_SHARED(u8, memory);
+  gdn_layer<WarpQ8_0, 64>(p, memory);
+}
