@@ -118,6 +118,7 @@ bool CudaBackend::keeps_resident(const ops::WeightData& experts) {
 
 std::unique_ptr<ops::Weight> CudaBackend::load_weight(const ops::WeightData& data) {
   flush();
+  drop_graphs();  // what was recorded may be another model's, whose weights are gone
   if (options_.expert_host && data.experts > 1 && !keeps_resident(data)) {
     std::unique_ptr<PanelExperts> experts = options_.expert_host->load(data);
     stream_->add(*experts);
