@@ -174,6 +174,7 @@ bool CudaBackend::begin_step(const ops::StepPlan& plan, std::uint64_t key) {
 
   collecting_ = key != 0 && plan.num_rows == 1 && device_->info().clusters && options_.fuse && options_.layer_kernels && options_.gdn_recurrent_rows >= 1;
   residual_.reset();
+  turn_ = 0;  // every step takes the same buffers
 
   // Experts on the host are work between two launches, which no graph holds.
   if (key == 0 || !device_->info().graphs || device_->options().time_kernels || stream_) return false;

@@ -171,7 +171,7 @@ class CudaBackend : public ops::Backend {
   bool launch_input_rows(const PendingProjections& pending);
   void give_up_collecting();
   LayerInput layer_input(const PendingNorm& norm);
-  float* layer_partials(int parts, std::int64_t hidden);
+  float* layer_partials(std::int64_t hidden);
   void layer_done(const PendingNorm& norm, const LayerInput& in, float* partials, int parts);
   void settle_residual();
   // cuda_linear.cc

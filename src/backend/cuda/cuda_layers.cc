@@ -126,7 +126,7 @@ LayerInput CudaBackend::layer_input(const PendingNorm& norm) {
   return in;
 }
 
-float* CudaBackend::layer_partials(int parts, std::int64_t hidden) { return scratch_f32(turn_ ? kSlotPartials1 : kSlotPartials0, parts * hidden); }
+float* CudaBackend::layer_partials(std::int64_t hidden) { return scratch_f32(turn_ ? kSlotPartials1 : kSlotPartials0, kLayerParts * hidden); }
 
 void CudaBackend::settle_residual() {
   if (!residual_) return;
@@ -165,7 +165,7 @@ bool CudaBackend::launch_gdn_layer(const PendingHalf& half) {
   args.dt_bias = weights.dt_bias;
   args.neg_exp_a = weights.neg_exp_a;
   args.norm = weights.norm;
-  args.partials = layer_partials(heads, hidden);
+  args.partials = layer_partials(hidden);
   args.sequence = device_sequences();
   args.layer = half.layer;
   args.heads = heads;
@@ -197,7 +197,7 @@ bool CudaBackend::launch_ffn_layer(const PendingHalf& half) {
   args.gate = layer_weight(&gate);
   args.up = layer_weight(&up);
   args.down = layer_weight(&down);
-  args.partials = layer_partials(clusters, hidden);
+  args.partials = layer_partials(hidden);
   args.inner = static_cast<int>(inner);
   args.width = static_cast<int>(width);
   args.out_lanes_shift = shift_for(width / 32);
