@@ -185,11 +185,9 @@ TEST(layer_steps, a_recorded_step_ends_with_the_next_weight) {
   const LayerCase c{"q8_0", DType::q8_0, DType::q8_0, 256, 64, 64, 1, 1, false};
   Layers layers(c, layer_devices().front());
   layers.on_device(1, 3);  // two as they are (the first one allocates), one recorded
+  const OneWeight another(*layers.backend, DType::q8_0, 64, 256, 99);
   std::vector<ops::SequenceStep> sequences;
   const ops::StepPlan plan = layers.plan(true, sequences);
-  EXPECT_TRUE(layers.backend->begin_step(plan, 1));
-  layers.backend->end_step();
-  const OneWeight another(*layers.backend, DType::q8_0, 64, 256, 99);
   EXPECT_FALSE(layers.backend->begin_step(plan, 1)) << "it was made of the weights before";
   layers.backend->abandon_step();
 }
