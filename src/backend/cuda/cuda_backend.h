@@ -127,7 +127,6 @@ class CudaBackend : public ops::Backend {
     PendingNorm norm;
     ops::Matrix x;
     std::vector<ops::LinearOut> outs;
-    bool exact = false;
   };
   /// Half a layer, from the norm to the last product: a Gated DeltaNet, or a dense FFN (no gdn).
   struct PendingHalf {
@@ -162,7 +161,7 @@ class CudaBackend : public ops::Backend {
   PendingGemv* pending_with_out(const float* out);
   void run_map(const char* kernel, float* x, std::uint64_t n);
   // cuda_layers.cc
-  bool collect(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
+  bool collect(ops::Matrix x, std::span<const ops::LinearOut> outs);
   bool collect_gdn(int layer, const ops::GdnWeights& weights, ops::Matrix qkv, ops::Matrix z, ops::Matrix a, ops::Matrix b, ops::Matrix out);
   bool collect_ffn(ops::Matrix gate, ops::Matrix up, ops::Matrix out);
   bool launch_half(ops::Matrix residual, const float* delta);

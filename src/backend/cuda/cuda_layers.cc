@@ -34,7 +34,7 @@ bool quantised(std::string_view format) { return format == "q8_0" || format == "
 
 }  // namespace
 
-bool CudaBackend::collect(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact) {
+bool CudaBackend::collect(ops::Matrix x, std::span<const ops::LinearOut> outs) {
   if (!collecting_ || x.rows != 1 || std::ranges::any_of(outs, [](const ops::LinearOut& out) { return out.bias != nullptr; })) return false;
   if (half_ && half_->last == nullptr && outs.size() == 1 && x.data == half_->out.data) {
     half_->last = &cuda_weight(outs[0].weight);
@@ -45,7 +45,7 @@ bool CudaBackend::collect(ops::Matrix x, std::span<const ops::LinearOut> outs, b
   // A residual add that waits feeds the norm.
   for (PendingGemv& gemv : pending_gemvs_) launch_gemv(gemv);
   pending_gemvs_.clear();
-  projections_ = PendingProjections{*pending_norm_, x, {outs.begin(), outs.end()}, exact};
+  projections_ = PendingProjections{*pending_norm_, x, {outs.begin(), outs.end()}};
   pending_norm_.reset();
   return true;
 }

@@ -81,7 +81,7 @@ void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs
     }
     return;
   }
-  if (collect(x, outs, exact)) return;
+  if (collect(x, outs)) return;
   linear_few_rows(x, outs);
 }
 

@@ -52,10 +52,7 @@ DEVICE void ffn_layer(const FfnLayerArgs& p, u8* memory) {
     if (!gpu_warp_has(from + warp < groups)) continue;
     const int group = gpu_min_i(from + warp, groups - 1);
     const QuantisedGroup quantised = quantise_group(products[group * 32 + lane], lane);
-    if (from + warp < groups) {
-      if ((lane & 3) == 0) inner.words[Int8Row::swizzle(2 * group + (lane >> 4)) * 4 + (lane >> 2 & 3)] = quantised.word;
-      if (lane == 0) store_block(inner.blocks + group, quantised.block);
-    }
+    if (from + warp < groups) store_group(inner, group, quantised, lane);
   }
   gpu_sync();
   output.finish(inner, p.partials + cluster * hidden);

@@ -4,7 +4,7 @@
 // through shared memory; the output projection's columns of the cluster's head are multiplied here too, and the next kernel adds the
 // clusters' sums. One launch where there were three. For models with as many key heads as value heads. (With two value heads a key head,
 // 35B, a block's rows leave no room for a second kernel beside it, and it won nothing: 445 against 449 tok/s on an H200.)
-// grid: 8 a head; 512 threads. Shared memory: GdnLayerShared::bytes.
+// grid: 8 a head; 512 threads. Shared memory: GdnLayerShared.
 #pragma once
 
 #include "backend/cuda/kernels/gdn_math.h"
@@ -198,10 +198,7 @@ DEVICE void gdn_layer(const GdnLayerArgs& p, u8* memory) {
     const float total = warp_total(lane < D / 4 ? shared.squares[lane] : 0.0f);
     const float gated = shared.gated[group * 32 + lane] * gpu_rsqrt_approx(total * (1.0f / D) + p.eps);
     const QuantisedGroup quantised = quantise_group(gated, lane);
-    if (warp < groups) {
-      if ((lane & 3) == 0) shared.out_row.words[Int8Row::swizzle(2 * group + (lane >> 4)) * 4 + (lane >> 2 & 3)] = quantised.word;
-      if (lane == 0) store_block(shared.out_row.blocks + group, quantised.block);
-    }
+    if (warp < groups) store_group(shared.out_row, group, quantised, lane);
   }
   gpu_sync();
   output.finish(shared.out_row, p.partials + head * hidden);

@@ -172,7 +172,7 @@ DEVICE u32 gpu_in_block(u32 shared, int rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
   return there;
 }
-/// By one thread, before gpu_cluster_start(): `bytes` will be sent to `box` of this block.
+/// By one thread, before gpu_cluster_arrive(): `bytes` will be sent to `box` of this block.
 DEVICE void gpu_expect(Mailbox* box, int bytes) {
   const u32 at = gpu_shared_address(box);
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;\n\t"

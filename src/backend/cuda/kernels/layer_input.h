@@ -43,6 +43,12 @@ DEVICE void store_block(F4* to, F4 v) {
   to->w = v.w;
 }
 
+/// Group `group` of a row that this block keeps.
+DEVICE void store_group(const Int8Row& row, int group, const QuantisedGroup& q, int lane) {
+  if ((lane & 3) == 0) row.words[Int8Row::swizzle(2 * group + (lane >> 4)) * 4 + (lane >> 2 & 3)] = q.word;
+  if (lane == 0) store_block(row.blocks + group, q.block);
+}
+
 /// Mailboxes of a block: rows of weights; the input; what is made of it; the gated outputs of a delta rule.
 struct LayerMail {
   Mailbox rows, input, made, gated;
