@@ -34,6 +34,7 @@ unsigned grid_of(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std:
 void CudaBackend::attention_mixer(int layer, const ops::AttentionWeights& weights, ops::Matrix q_gate, ops::Matrix k,
                                   ops::Matrix v, const float* rope_cos, const float* rope_sin, ops::Matrix out,
                                   const ops::AttentionTaps* taps) {
+  if (!taps && collect_attention(layer, weights, q_gate, k, v, rope_cos, rope_sin, out)) return;
   flush_keeping_residual();
   const int rows = static_cast<int>(q_gate.rows), nh = weights.num_q_heads, nkv = weights.num_kv_heads, hd = weights.head_dim;
   if (hd % 32 != 0 || hd > 512 || (hd < 256 && 256 % hd != 0)) {

@@ -128,11 +128,12 @@ class CudaBackend : public ops::Backend {
     ops::Matrix x;
     std::vector<ops::LinearOut> outs;
   };
-  /// Half a layer, from the norm to the last product: a Gated DeltaNet, or a dense FFN (no gdn).
+  /// Half a layer, from the norm to the last product: a Gated DeltaNet, what follows attention_step, or a dense FFN (neither).
   struct PendingHalf {
     PendingProjections in;
     int layer = 0;
     std::optional<ops::GdnWeights> gdn;
+    std::optional<AttentionOutArgs> attention;
     ops::Matrix out;                    // input of the last product
     const CudaWeight* last = nullptr;   // known once it was asked for
     float* delta = nullptr;
@@ -163,10 +164,14 @@ class CudaBackend : public ops::Backend {
   // cuda_layers.cc
   bool collect(ops::Matrix x, std::span<const ops::LinearOut> outs);
   bool collect_gdn(int layer, const ops::GdnWeights& weights, ops::Matrix qkv, ops::Matrix z, ops::Matrix a, ops::Matrix b, ops::Matrix out);
+  bool collect_attention(int layer, const ops::AttentionWeights& weights, ops::Matrix q_gate, ops::Matrix k, ops::Matrix v,
+                         const float* rope_cos, const float* rope_sin, ops::Matrix out);
   bool collect_ffn(ops::Matrix gate, ops::Matrix up, ops::Matrix out);
   bool launch_half(ops::Matrix residual, const float* delta);
   bool launch_gdn_layer(const PendingHalf& half);
   bool launch_ffn_layer(const PendingHalf& half);
+  bool launch_attention_out(const PendingHalf& half);
+  void combine_attention(const AttentionOutArgs& from, ops::Matrix out);
   bool launch_input_rows(const PendingProjections& pending);
   void give_up_collecting();
   LayerInput layer_input(const PendingNorm& norm);

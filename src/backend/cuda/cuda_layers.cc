@@ -1,11 +1,13 @@
 // Half a layer as one kernel, for a step of one token (kernels/layer_input.h). Calls of ops are collected until they make up a Gated
-// DeltaNet with its projections or a dense FFN, up to the addition to the residual stream; where shapes or weight types do not allow it,
+// DeltaNet with its projections, a dense FFN, or the end of an attention layer, up to the addition to the residual stream; where shapes or weight types do not allow it,
 // or another op comes between, the collected calls are made one by one. The residual stream may then lie in parts (Residual), which the
 // next such kernel adds; settle_residual() puts it together for everyone else.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/kernels/attention_args.h"
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -57,7 +59,7 @@ bool CudaBackend::collect_gdn(int layer, const ops::GdnWeights& weights, ops::Ma
   for (std::size_t i = 0; i < 4; ++i) {
     if (projections_->outs[i].out != wanted[i]) return false;
   }
-  half_ = PendingHalf{std::move(*projections_), layer, weights, out, nullptr, nullptr};
+  half_ = PendingHalf{std::move(*projections_), layer, weights, std::nullopt, out, nullptr, nullptr};
   projections_.reset();
   return true;
 }
@@ -66,8 +68,59 @@ bool CudaBackend::collect_ffn(ops::Matrix gate, ops::Matrix up, ops::Matrix out)
   if (!projections_ || projections_->outs.size() != 2 || projections_->outs[0].out != gate.data || projections_->outs[1].out != up.data) {
     return false;
   }
-  half_ = PendingHalf{std::move(*projections_), 0, std::nullopt, out, nullptr, nullptr};
+  half_ = PendingHalf{std::move(*projections_), 0, std::nullopt, std::nullopt, out, nullptr, nullptr};
   projections_.reset();
+  return true;
+}
+
+// Attention of one token in two kernels, the second with the output projection (attention_step.h, attention_out.h). The first is launched
+// here, the second waits for its weight.
+bool CudaBackend::collect_attention(int layer, const ops::AttentionWeights& weights, ops::Matrix q_gate, ops::Matrix k, ops::Matrix v,
+                                    const float* rope_cos, const float* rope_sin, ops::Matrix out) {
+  if (!projections_ || projections_->outs.size() != 3) return false;
+  const float* wanted[] = {q_gate.data, k.data, v.data};
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (projections_->outs[i].out != wanted[i]) return false;
+  }
+  const int nh = weights.num_q_heads, nkv = weights.num_kv_heads, D = weights.head_dim, of_lane = D / 32, half = weights.rotary_dim / 2;
+  const int columns = nh * D, group = nh / nkv, blocks = (group + 3) / 4;
+  const std::size_t shared = static_cast<std::size_t>(2 * 64 * D * 2 + D * 16 + 64 * 16 + 2 * 8 * 16 + kMailBytes);
+  // A value and the one that it turns with lie in lanes whose numbers differ in one bit.
+  if ((D != 64 && D != 128 && D != 256) || kv_type() == kKvF32 || half % of_lane != 0 || !std::has_single_bit(static_cast<unsigned>(half / of_lane)) ||
+      columns % kAttentionOutColumns != 0 || columns / kAttentionOutColumns > kLayerParts || shared > device_->info().shared_bytes) {
+    return false;
+  }
+  PendingProjections in = *projections_;
+  flush_keeping_residual();
+  AttentionStepArgs args{};
+  args.q_gate = q_gate.data;
+  args.k = k.data;
+  args.v = v.data;
+  args.q_weight = weights.q_norm;
+  args.k_weight = weights.k_norm;
+  args.rope_cos = rope_cos;
+  args.rope_sin = rope_sin;
+  args.partial = scratch_f32(kSlotPartial, static_cast<std::int64_t>(columns) * splits_);
+  args.partial_stat = scratch_f32(kSlotStat, static_cast<std::int64_t>(nh) * splits_ * 2);
+  args.sequence = device_sequences();
+  args.layer = layer;
+  args.num_q_heads = nh;
+  args.num_kv_heads = nkv;
+  args.rotary_dim = weights.rotary_dim;
+  args.splits = static_cast<int>(splits_);
+  args.scale = 1.0f / std::sqrt(static_cast<float>(D));
+  args.eps = weights.eps;
+  const std::string kernel = fmt::format("attention_step_{}_{}", kv_type() == kKvF16 ? "f16" : "bf16", D);
+  device_->launch(kernel.c_str(), {static_cast<unsigned>(splits_), static_cast<unsigned>(nkv * blocks)}, {256}, shared, args);
+  AttentionOutArgs rest{};
+  rest.q_gate = q_gate.data;
+  rest.partial = args.partial;
+  rest.partial_stat = args.partial_stat;
+  rest.sequence = args.sequence;
+  rest.columns = columns;
+  rest.head_dim = D;
+  rest.splits = args.splits;
+  half_ = PendingHalf{std::move(in), layer, std::nullopt, rest, out, nullptr, nullptr};
   return true;
 }
 
@@ -84,22 +137,29 @@ void CudaBackend::give_up_collecting() {
   if (!half_) return;
   const PendingHalf half = std::move(*half_);
   half_.reset();
+  const auto make_last = [&] {
+    if (!half.last) return;
+    const ops::LinearOut last{half.last, half.delta};
+    linear_few_rows({half.out.data, 1, half.last->cols}, {&last, 1});
+  };
+  if (half.attention) {
+    combine_attention(*half.attention, half.out);
+    make_last();
+    return;
+  }
   pending_norm_ = half.in.norm;
   linear_few_rows(half.in.x, half.in.outs);
   const auto matrix = [&](std::size_t i) { return ops::Matrix{half.in.outs[i].out, 1, half.in.outs[i].weight->rows}; };
   const bool collecting = std::exchange(collecting_, false);
   if (half.gdn) gdn_mixer(half.layer, *half.gdn, matrix(0), matrix(1), matrix(2), matrix(3), half.out, nullptr);
   else swiglu(matrix(0), matrix(1), half.out);
-  if (half.last) {
-    const ops::LinearOut last{half.last, half.delta};
-    linear_few_rows({half.out.data, 1, half.last->cols}, {&last, 1});
-  }
+  make_last();
   collecting_ = collecting;
 }
 
 bool CudaBackend::launch_half(ops::Matrix residual, const float* delta) {
   if (!half_ || half_->last == nullptr || half_->delta != delta || half_->in.norm.x.data != residual.data) return false;
-  if (!(half_->gdn ? launch_gdn_layer(*half_) : launch_ffn_layer(*half_))) {
+  if (!(half_->gdn ? launch_gdn_layer(*half_) : half_->attention ? launch_attention_out(*half_) : launch_ffn_layer(*half_))) {
     give_up_collecting();
     return false;
   }
@@ -205,6 +265,42 @@ bool CudaBackend::launch_ffn_layer(const PendingHalf& half) {
   device_->launch_clusters(kernel.c_str(), {static_cast<unsigned>(kLayerCluster * clusters)}, {kLayerThreads}, kLayerCluster,
                            static_cast<std::size_t>(shared), args);
   layer_done(half.in.norm, args.in, args.partials, clusters);
+  return true;
+}
+
+void CudaBackend::combine_attention(const AttentionOutArgs& from, ops::Matrix out) {
+  AttentionDecodeArgs args{};
+  args.partial = const_cast<float*>(from.partial);
+  args.partial_stat = const_cast<float*>(from.partial_stat);
+  args.q_gate = from.q_gate;
+  args.out = out.data;
+  args.sequences = from.sequence;
+  args.row_sequence = device_row_sequence();
+  args.num_q_heads = from.columns / from.head_dim;
+  args.head_dim = from.head_dim;
+  args.splits = from.splits;
+  const int groups = 256 / (from.head_dim / 4);
+  device_->launch("attention_combine", {static_cast<unsigned>(args.num_q_heads), 1}, {256},
+                  static_cast<std::size_t>(groups * (from.head_dim + 4)) * 4, args);
+}
+
+bool CudaBackend::launch_attention_out(const PendingHalf& half) {
+  const CudaWeight& out = *half.last;
+  const PendingNorm& norm = half.in.norm;
+  AttentionOutArgs args = *half.attention;
+  const std::int64_t hidden = norm.x.cols;
+  const int clusters = args.columns / kAttentionOutColumns;
+  if (!takes_hidden(hidden) || !quantised(out.format) || out.rows != hidden || out.cols != args.columns) return false;
+  if (residual_ && residual_->parts > 0) settle_residual();
+  args.weight = layer_weight(&out);
+  args.partials = layer_partials(hidden);
+  args.hidden = static_cast<int>(hidden);
+  const std::int64_t shared = kMailBytes + int8_row_bytes(kAttentionOutColumns) + kWarps * (8 * 16 + 8);
+  const std::string kernel = fmt::format("attention_out_{}", out.format);
+  device_->launch_clusters(kernel.c_str(), {static_cast<unsigned>(kLayerCluster * clusters)}, {kLayerThreads}, kLayerCluster,
+                           static_cast<std::size_t>(shared), args);
+  const float* base = residual_ && residual_->of == norm.x.data ? residual_->base : norm.x.data;
+  residual_ = Residual{norm.x.data, base, args.partials, clusters, args.hidden};
   return true;
 }
 

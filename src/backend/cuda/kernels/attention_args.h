@@ -32,3 +32,19 @@ struct AttentionPrepareArgs {
   int layer, rows, num_q_heads, num_kv_heads, head_dim, rotary_dim, kv_type;
   float eps;
 };
+
+/// attention_step.h: one token of one sequence.
+struct AttentionStepArgs {
+  const float* q_gate;  // [nh, 2, D]
+  const float* k;       // [nkv, D]
+  const float* v;
+  const float* q_weight;  // [D]
+  const float* k_weight;
+  const float* rope_cos;  // [rotary_dim / 2]
+  const float* rope_sin;
+  float* partial;         // [nh, splits, D]
+  float* partial_stat;    // [nh, splits, 2] maximum, sum
+  const StepSequence* sequence;
+  int layer, num_q_heads, num_kv_heads, rotary_dim, splits;
+  float scale, eps;
+};

@@ -95,9 +95,7 @@ DEVICE void gdn_layer(const GdnLayerArgs& p, u8* memory) {
   const auto column_group = [&](int i) { return head * groups + i; };
   LayerOutput<F, 1, decltype(column_group)> output{p.out, column_group, heads * D, hidden, groups, p.out_lanes_shift, rank, {}};
   output.prefetch();
-  gpu_cluster_wait();
-
-  gpu_wait_inputs();
+  // States are of earlier steps, which a copy from the host ended.
   float* conv = p.sequence->conv + (u64)(u32)p.layer * 4 * (u64)(u32)channels + (u64)(u32)gpu_max_i(channel, 0);
   float old1 = 0, old2 = 0, old3 = 0;
   if (channel >= 0) {
@@ -109,6 +107,9 @@ DEVICE void gdn_layer(const GdnLayerArgs& p, u8* memory) {
   NO_UNROLL for (int i = t; i < D * (S / 4); i += kLayerThreads) {
     gpu_copy16_async(shared.state + 4 * i, state + i / (S / 4) * D + 4 * (i % (S / 4)));
   }
+  gpu_cluster_wait();
+
+  gpu_wait_inputs();
   layer_input(p.in, shared.x, norm_weight, rank, head == 0, gates, &mail->input);
   gpu_receive(&mail->input);
   gpu_let_next_start();  // not before: the next kernel's weights would be ahead of these inputs on their way

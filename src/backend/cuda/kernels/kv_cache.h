@@ -6,7 +6,6 @@
 #include "backend/cuda/kernels/step_table.h"
 
 constexpr int kPageTokens = 64;
-enum KvType { kKvF32, kKvF16, kKvBf16 };
 
 /// Element index, inside a page, of the first of the 64 rows of a head.
 DEVICE u64 kv_offset(int layer, int v, int head, int num_kv_heads, int head_dim) {

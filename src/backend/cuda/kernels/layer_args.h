@@ -1,5 +1,5 @@
-// Arguments of the kernels that run half a layer for one token (gdn_layer.h, ffn_layer.h, input_rows.h); plain types, also included by
-// host code.
+// Arguments of the kernels that run half a layer for one token (gdn_layer.h, ffn_layer.h, input_rows.h,
+// attention_out.h); plain types, also included by host code.
 #pragma once
 
 #include "backend/cuda/kernels/step_table.h"
@@ -60,4 +60,16 @@ struct InputRowsArgs {
   int split_shift;                        // log2 of the warps that share 4 rows
   float* normed;                          // [hidden] or null
   float* normed_copy;                     // another place for it, or null
+};
+
+constexpr int kAttentionOutColumns = 256;  // of a cluster
+
+struct AttentionOutArgs {
+  LayerWeight weight;         // [hidden, columns]
+  const float* q_gate;        // [nh, 2, head_dim]
+  const float* partial;       // [nh, splits, head_dim]
+  const float* partial_stat;  // [nh, splits, 2] maximum, sum
+  float* partials;            // [clusters, hidden]
+  const StepSequence* sequence;
+  int columns, hidden, head_dim, splits;
 };

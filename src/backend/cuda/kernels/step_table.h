@@ -16,3 +16,5 @@ struct StepSequence {
   const StepCapture* captures;  // ascending rows
   unsigned char* const* pages;  // one 64-token page each, [attention layers, 2, kv heads, 64, head_dim]
 };
+
+enum KvType { kKvF32, kKvF16, kKvBf16 };  // of the pages
