@@ -4,7 +4,7 @@
 file(READ ${PTX} text)
 if(TIER EQUAL 90)
   set(version 7.8)
-  if(text MATCHES "st\\.async")  # clusters whose blocks send to each other
+  if(text MATCHES "st\\.async|mbarrier")  # messages to shared memory
     set(version 8.1)
   endif()
   string(REGEX REPLACE "\\.version [0-9.]+" ".version ${version}" text "${text}")
