@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -81,7 +82,7 @@ CpuTier select_cpu_tier(std::optional<std::string_view> forced) {
            "this CPU has no SSSE3 (Intel since 2006, AMD since 2011), the least that runs at a useful speed; "
            "--cpu-isa scalar runs without it, slowly");
     }
-    return best;
+    return std::min(best, CpuTier::avx512_vnni);
   }
   for (const CpuTier tier : kCpuTiers) {
     if (cpu_tier_name(tier) != *forced) continue;

@@ -34,7 +34,7 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
   command.add_option("--device", options.device, "auto, cpu or cuda[:N]")->capture_default_str()->group(group);
   command.add_option("--threads", options.threads, "CPU threads; 0 = physical cores")
       ->check(CLI::Range(0, 1024))->capture_default_str()->group(group);
-  command.add_option("--cpu-isa", options.cpu_isa, "force a CPU tier: scalar, ssse3, avx2, avx512, avx512_vnni, amx")->group(group);
+  command.add_option("--cpu-isa", options.cpu_isa, "force a CPU tier: scalar, ssse3, avx2, avx512, avx512_vnni, amx (never taken by itself: avx512_vnni is faster)")->group(group);
   command.add_option("--cuda-arch", options.cuda_arch, "force a GPU kernel tier: sm20, ...")->group(group);
   command.add_option("--gemm", options.gemm, "arithmetic of GPU matrix products: f32 or bf16; default: the card's best")
       ->group(group);

@@ -33,6 +33,11 @@ TEST(cpu_features, selects_every_supported_tier_by_name_and_refuses_the_others) 
   }
 }
 
+TEST(cpu_features, tiles_run_on_request_only) {
+  if (best_cpu_tier() < CpuTier::ssse3) GTEST_SKIP() << "this CPU needs --cpu-isa scalar";
+  EXPECT_EQ(select_cpu_tier(std::nullopt), std::min(best_cpu_tier(), CpuTier::avx512_vnni));
+}
+
 TEST(cpu_features, unknown_tier_is_a_usage_error) {
   EXPECT_EQ(kind_of("avx"), ErrorKind::usage);
   EXPECT_EQ(kind_of("AVX2"), ErrorKind::usage);
