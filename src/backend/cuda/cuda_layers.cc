@@ -21,9 +21,9 @@ LayerWeight layer_weight(const ops::Weight* weight) {
   return {static_cast<const unsigned char*>(w.data), w.elements};
 }
 std::string_view format_of(const ops::Weight* weight) { return cuda_weight(weight).format; }
-/// Bytes of a row in shared memory, 0 for types that the kernels do not take.
+/// Bytes of a row in shared memory, of the two types that the kernels take.
 std::int64_t staged_row_bytes(std::string_view format, std::int64_t k) {
-  return format == "q8_0" ? k + k / 16 : format == "q4_0" ? k / 2 + k / 16 : format == "f32" ? 4 * k : 0;
+  return (format == "q8_0" ? k : k / 2) + k / 16;
 }
 bool takes_hidden(std::int64_t hidden) { return hidden % 256 == 0 && hidden <= kLayerMaxHidden; }
 std::int64_t int8_row_bytes(std::int64_t k) { return k + k / 2; }
@@ -310,7 +310,7 @@ bool CudaBackend::launch_input_rows(const PendingProjections& pending) {
   const std::string_view format = format_of(pending.outs[0].weight);
   // Of a stream in one piece the usual products are as fast.
   if (!residual_ || residual_->of != pending.norm.x.data) return false;
-  if (!takes_hidden(hidden) || staged_row_bytes(format, hidden) == 0 || pending.outs.size() > kInputRowsSegments || pending.norm.out != pending.x.data) {
+  if (!takes_hidden(hidden) || !quantised(format) || pending.outs.size() > kInputRowsSegments || pending.norm.out != pending.x.data) {
     return false;
   }
   InputRowsArgs args{};
@@ -323,9 +323,9 @@ bool CudaBackend::launch_input_rows(const PendingProjections& pending) {
     args.rows += static_cast<int>(out.weight->rows);
   }
   args.rows_of_block = (args.rows + 4 * kBlocks - 1) / (4 * kBlocks) * 4;
-  const int quads = args.rows_of_block / 4, steps = static_cast<int>(hidden / (format == "f32" ? 4 : 32) / 32);
+  const int quads = args.rows_of_block / 4, steps = static_cast<int>(hidden / 32 / 32);
   while (quads << args.split_shift < kWarps && 1 << args.split_shift < steps) ++args.split_shift;
-  const std::int64_t shared = kMailBytes + 4 * (4 * kWarps + hidden / 32 + (format == "f32" ? hidden : 0)) + int8_row_bytes(hidden) +
+  const std::int64_t shared = kMailBytes + 4 * (4 * kWarps + hidden / 32) + int8_row_bytes(hidden) +
                               args.rows_of_block * staged_row_bytes(format, hidden);
   if (static_cast<std::size_t>(shared) > device_->info().shared_bytes) return false;
   args.in = layer_input(pending.norm);

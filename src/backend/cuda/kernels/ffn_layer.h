@@ -13,7 +13,6 @@ DEVICE void ffn_layer(const FfnLayerArgs& p, u8* memory) {
   float* products = (float*)(mail + 1);  // [width]
   LayerX x;
   x.squares = products + p.width;
-  x.floats = nullptr;
   u8* next = (u8*)(x.squares + p.in.groups);
   x.row = Int8Row::at(next, hidden);
   next += Int8Row::bytes(hidden);

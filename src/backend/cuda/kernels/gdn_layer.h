@@ -41,7 +41,6 @@ struct GdnLayerShared {
     state = take(D * S);
     x.squares = take(groups);
     gates = LayerGates{0, 0, take(groups), take(groups)};
-    x.floats = nullptr;
     x.row = Int8Row::at((u8*)take(Int8Row::bytes(hidden) / 4), hidden);
     out_row = Int8Row::at((u8*)take(Int8Row::bytes(D) / 4), D);
     rows = StagedRows<F>{(const u8*)next, 4 * S, hidden};

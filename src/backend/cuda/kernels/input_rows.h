@@ -1,6 +1,6 @@
-// Products of the normed residual stream with the rows of up to four weights for one token: what comes before attention, and the
-// routers. Blocks of 512 threads in clusters of 8, which share the input (layer_input.h); a block takes `rows_of_block` rows, 4 at a
-// time by 2^split_shift warps.
+// Products of the normed residual stream with the rows of up to four weights for one token: what comes before attention. Blocks of 512
+// threads in clusters of 8, which share the input (layer_input.h); a block takes `rows_of_block` rows, 4 at a time by 2^split_shift
+// warps.
 #pragma once
 
 #include "backend/cuda/kernels/layer_input.h"
@@ -14,14 +14,9 @@ DEVICE void input_rows(const InputRowsArgs& p, u8* memory) {
   float* partial = (float*)(mail + 1);  // [warps][4]
   LayerX x;
   x.squares = partial + 4 * kLayerWarps;
-  float* next = x.squares + p.in.groups;
-  x.floats = nullptr;
-  if (!F::Row::kInt8) {
-    x.floats = next;
-    next += hidden;
-  }
-  x.row = Int8Row::at((u8*)next, hidden);
-  const StagedRows<F> staged{(u8*)next + Int8Row::bytes(hidden), p.rows_of_block, hidden};
+  u8* next = (u8*)(x.squares + p.in.groups);
+  x.row = Int8Row::at(next, hidden);
+  const StagedRows<F> staged{next + Int8Row::bytes(hidden), p.rows_of_block, hidden};
   const auto segment_of = [&](int row) {
     int segment = 0;
     UNROLL for (int i = 1; i < kInputRowsSegments; i++) segment += i < p.segments && row >= p.first_row[i];

@@ -65,10 +65,8 @@ DEVICE void layer_expect(LayerMail* mail, int rows, int input, int made, int gat
 struct LayerX {
   Int8Row row;
   float* squares;  // [groups]
-  float* floats;   // [hidden] x times the norm's weight, or null
-  DEVICE_M F4 operator()(int i) const { return ((const F4*)floats)[i]; }
   /// Bytes that layer_input sends to each block.
-  DEVICE_M int sent(const LayerInput& in) const { return in.hidden + in.groups * 20 + (floats ? 4 * in.hidden : 0); }
+  DEVICE_M int sent(const LayerInput& in) const { return in.hidden + in.groups * 20; }
 };
 /// Before the inputs are there: the norm's weight of the value that this lane takes.
 DEVICE float layer_norm_weight(const LayerInput& in, int rank) {
@@ -116,9 +114,6 @@ DEVICE float layer_input(const LayerInput& in, const LayerX& x, float norm_weigh
       gpu_send(gates.b_parts + group, lane, b, box);
     }
   }
-  if (x.floats) {
-    NO_UNROLL for (int i = 0; i < kLayerCluster; i++) gpu_send(x.floats + at, i, weighted, box);
-  }
   return weighted;
 }
 /// The sum of a value for each group, to every lane of a warp.
@@ -158,14 +153,6 @@ template <> struct StagedRows<WarpQ4_0> {
     return {load16(data + row * (k / 2) + group * 16), *(const u16*)(data + rows * (k / 2) + row * (k / 16) + group * 2)};
   }
 };
-template <> struct StagedRows<WarpF32> {
-  static constexpr int kPlanes = 1;
-  const u8* data;
-  int rows, k;
-  DEVICE_M static int bytes(int, int k) { return k * 4; }
-  DEVICE_M static u64 start(int, u64) { return 0; }
-  DEVICE_M WarpF32::Raw load(int row, int group) const { return {load16(data + row * k * 4 + group * 16)}; }
-};
 
 /// Starts the copy of rows [row, row + count) of a weight to rows `to`... of `staged`, by one thread. A row's part of a plane is a multiple
 /// of 16 bytes.
@@ -197,8 +184,7 @@ DEVICE float four_products(const StagedRows<F>& rows, const Row& row, const Laye
   NO_UNROLL for (int g = 32 * part + lane; g < groups; g += 32 * parts) {
     UNROLL for (int r = 0; r < R; r++) {
       const typename F::Raw w = rows.load(row(r), g);
-      if constexpr (F::Row::kInt8) acc[r] += F::dot(w, x.row, g);
-      else acc[r] += F::dot(w, x, g);
+      acc[r] += F::dot(w, x.row, g);
     }
   }
   return warp_sums(acc[0], acc[1], acc[2], acc[3], lane);
