@@ -12,6 +12,7 @@
 #include "format/quant_blocks.h"
 #include "format/safetensors.h"
 #include "model/tap_emitter.h"
+#include "tools/rounding_bounds.h"
 #include "tools/sequence.h"
 #include "tools/verify_pictures.h"
 
@@ -90,8 +91,7 @@ std::vector<float> dump_floats(const TensorView& tensor) {
 
 bool is_float(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
 
-void compare_floats(const std::vector<float>& ours, const std::vector<float>& reference, double tolerance,
-                    StageResult& result) {
+void compare_floats(const std::vector<float>& ours, const std::vector<float>& reference, StageResult& result) {
   double difference2 = 0, reference2 = 0;
   for (std::size_t i = 0; i < reference.size(); ++i) {
     const double difference = std::abs(static_cast<double>(ours[i]) - reference[i]);
@@ -102,7 +102,12 @@ void compare_floats(const std::vector<float>& ours, const std::vector<float>& re
     reference2 += static_cast<double>(reference[i]) * reference[i];
   }
   result.rel_l2 = reference2 > 0 ? std::sqrt(difference2 / reference2) : std::sqrt(difference2);
-  result.ok = result.max_abs <= tolerance * std::max(0.1, result.max_ref) && result.rel_l2 <= tolerance;
+}
+
+double share_of(const StageResult& result, double allowed_abs, double allowed_l2) {
+  const auto share = [](double value, double allowed) { return value == 0 ? 0.0 : allowed > 0 ? value / allowed : HUGE_VAL; };
+  const double larger = std::max(share(result.max_abs, allowed_abs), share(result.rel_l2, allowed_l2));
+  return std::isnan(result.rel_l2) ? HUGE_VAL : larger;
 }
 
 /// Mean over rows of `width` logits of KL(softmax(reference) || softmax(ours)), in nats.
@@ -135,7 +140,6 @@ void compare_ints(const std::vector<std::int32_t>& ours, const std::vector<std::
     result.max_ref = std::max(result.max_ref, std::abs(static_cast<double>(reference[i])));
   }
   result.rel_l2 = static_cast<double>(different) / static_cast<double>(std::max<std::size_t>(reference.size(), 1));
-  result.ok = different == 0;
 }
 
 /// lm.router_gap [layers, T]: logit of the last chosen minus logit of the first unchosen expert.
@@ -170,8 +174,9 @@ float margin_of(std::span<const float> logits) {
 
 class DumpRun {
  public:
-  DumpRun(const model::ModelFiles& files, model::Model& model, const VerifyOptions& options, const fs::path& path)
-      : files_(files), model_(model), options_(options), path_(path), dump_(path), produced_(dump_) {}
+  DumpRun(const model::ModelFiles& files, model::Model& model, const VerifyOptions& options, const RoundingBounds& rounding,
+          const fs::path& path)
+      : files_(files), model_(model), options_(options), rounding_(rounding), path_(path), dump_(path), produced_(dump_) {}
 
   void run(VerifyReport& report) {
     const bool pictures = dump_.find("vision.pixel_u8") != nullptr || fs::exists(json_path());
@@ -337,20 +342,41 @@ class DumpRun {
                                               shape_string(reference.shape));
       } else if (floating) {
         const std::vector<float> theirs = dump_floats(reference);
-        compare_floats(floats->second, theirs, options_.tolerance, result);
+        compare_floats(floats->second, theirs, result);
+        judge_stage(report, result, options_.tolerance * std::max(0.1, result.max_ref), options_.tolerance);
         const auto vocab = static_cast<std::uint64_t>(model_.config().text.vocab_size);
         if (name.find("logits") != std::string::npos && reference.cols() == vocab) result.kl = mean_kl(floats->second, theirs, vocab);
       } else {
         compare_ints(ints->second, dump_ints(reference), result);
-        if (name.ends_with("decode_tokens")) result.ok = produced_.tokens_ok_.value_or(false);
+        judge_stage(report, result, 0, 0);
+        if (name.ends_with("decode_tokens")) {
+          result.ok = produced_.tokens_ok_.value_or(false);
+          result.share = result.ok ? 0 : HUGE_VAL;
+        }
       }
       report.stages.push_back(std::move(result));
     }
   }
 
+  /// Sets `ok` and `share` by what is allowed, or by what rounding may do where that is more.
+  void judge_stage(VerifyReport& report, StageResult& result, double allowed_abs, double allowed_l2) const {
+    result.share = share_of(result, allowed_abs, allowed_l2);
+    result.ok = result.share <= 1;
+    const RoundingBound* moved = rounding_.find(path_.stem().string(), result.name);
+    if (moved == nullptr || result.ok) return;
+    const double factor = RoundingBounds::kFactor;
+    // Which entries of a list differ is chance: integers are judged by how many.
+    const double abs_bound = allowed_abs == 0 ? HUGE_VAL : std::max(allowed_abs, factor * moved->max_abs);
+    result.share = share_of(result, abs_bound, std::max(allowed_l2, factor * moved->rel_l2));
+    result.ok = result.share <= 1;
+    report.judged_by_rounding += result.ok;
+    result.note = fmt::format("rounding moves the reference by {:.2e}, rel_l2 {:.2e}", moved->max_abs, moved->rel_l2);
+  }
+
   const model::ModelFiles& files_;
   model::Model& model_;
   const VerifyOptions& options_;
+  const RoundingBounds& rounding_;
   fs::path path_;
   SafetensorsFile dump_;
   Produced produced_;
@@ -362,16 +388,31 @@ bool VerifyReport::ok() const {
   return !stages.empty() && std::all_of(stages.begin(), stages.end(), [](const StageResult& s) { return s.ok; });
 }
 
-const StageResult* VerifyReport::worst(double tolerance) const {
-  const auto badness = [&](const StageResult& stage) {
-    const double relative = std::max(stage.max_abs / std::max(0.1, stage.max_ref), stage.rel_l2) / tolerance;
-    return stage.ok ? relative : relative + 1e9;
-  };
+const StageResult* VerifyReport::worst() const {
+  const auto badness = [](const StageResult& stage) { return std::pair(!stage.ok, stage.ok ? std::min(stage.share, 1.0) : stage.share); };
   const auto found = std::max_element(stages.begin(), stages.end(), [&](const StageResult& a, const StageResult& b) {
     return badness(a) < badness(b);
   });
   return found == stages.end() ? nullptr : &*found;
 }
+
+namespace {
+
+/// The yardsticks of the model whose dumps lie in `dumps`.
+RoundingBounds rounding_bounds(const VerifyOptions& options, const fs::path& dumps) {
+  if (!options.bf16) return {};
+  const fs::path where = options.rounding.empty() ? dumps.parent_path().parent_path() / "rounding" : options.rounding;
+  std::error_code error;
+  const fs::path file = fs::is_regular_file(where, error) ? where : where / (dumps.filename().string() + ".json");
+  if (!fs::exists(file, error)) {
+    if (options.rounding.empty()) return {};
+    fail(ErrorKind::usage, "--rounding {}: no {} there; expected a file of tests/golden/rounding or a folder with NAME.json for dumps/NAME",
+         options.rounding.string(), file.filename().string());
+  }
+  return RoundingBounds(file);
+}
+
+}  // namespace
 
 VerifyReport verify(const model::ModelFiles& files, model::Model& model, const VerifyOptions& options) {
   std::vector<fs::path> dumps;
@@ -392,12 +433,13 @@ VerifyReport verify(const model::ModelFiles& files, model::Model& model, const V
          options.reference.string());
   }
   VerifyReport report;
+  const RoundingBounds rounding = rounding_bounds(options, fs::absolute(dumps.front()).lexically_normal().parent_path());
   for (const fs::path& dump : dumps) {
     if (dump.filename().string().starts_with("mtp_")) {
       report.passed_over.push_back(dump.filename().string() + ": draft head stages are not checked, there is no MTP head");
       continue;
     }
-    DumpRun(files, model, options, dump).run(report);
+    DumpRun(files, model, options, rounding, dump).run(report);
   }
   return report;
 }

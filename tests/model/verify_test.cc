@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+
 #include "backend/cpu/cpu_backend.h"
 #include "base/cpu_features.h"
 #include "support/golden.h"
+#include "support/temp_file.h"
+#include "tools/rounding_bounds.h"
 
 namespace heirloom::tools {
 namespace {
@@ -59,6 +64,40 @@ INSTANTIATE_TEST_SUITE_P(kit, converted_gguf, ::testing::Values("dense_b-f16", "
   for (char& c : name) c = c == '-' ? '_' : c;
   return name;
 });
+
+// A tolerance that float32 noise breaks everywhere: only the stage that the file knows may pass.
+TEST(verify, judges_rounded_products_by_what_rounding_does_to_the_reference) {
+  const std::filesystem::path model = test::golden("models/mini_b/config.json"), dump = test::golden("dumps/mini_b/mm_one_16x.safetensors");
+  HEIRLOOM_REQUIRE(model);
+  HEIRLOOM_REQUIRE(dump);
+  const model::ModelFiles files = model::open_model_files(model.parent_path());
+  cpu::CpuBackend backend({.threads = 2});
+  const auto bound = model::bind_model(files, backend);
+  const test::TempFolder folder;
+  const auto judged = [&](const char* text, bool bf16) {
+    const std::filesystem::path file = folder.path() / "mini_b.json";
+    std::ofstream(file) << text;
+    const VerifyReport report = verify(files, *bound, {dump, {}, 1e-12, bf16, bf16 ? folder.path() : std::filesystem::path{}});
+    const auto stage = std::find_if(report.stages.begin(), report.stages.end(), [](const auto& s) { return s.name == "lm.layer3.out"; });
+    EXPECT_GT(std::count_if(report.stages.begin(), report.stages.end(), [](const auto& s) { return !s.ok; }), 20);
+    return std::pair(stage->ok, report.judged_by_rounding);
+  };
+  EXPECT_EQ(judged(R"({"mm_one_16x": {"lm.layer3.out": [0.01, 0.01]}})", true), std::pair(true, std::size_t{1}));
+  EXPECT_EQ(judged(R"({"mm_one_16x": {"lm.layer3.out": [0.01, 1e-12]}})", true), std::pair(false, std::size_t{0}));
+  EXPECT_EQ(judged(R"({"mm_one_16x": {"lm.layer3.out": [1e-12, 0.01]}})", true), std::pair(false, std::size_t{0}));
+  EXPECT_EQ(judged(R"({"stage_p65": {"lm.layer3.out": [0.01, 0.01]}})", true), std::pair(false, std::size_t{0}));
+  EXPECT_EQ(judged(R"({"mm_one_16x": {"lm.layer3.out": [0.01, 0.01]}})", false), std::pair(false, std::size_t{0}));
+}
+
+TEST(verify, refuses_bounds_of_rounding_that_are_none) {
+  const test::TempFolder folder;
+  for (const char* text : {"[]", "{", R"({"d": 1})", R"({"d": {"s": [1]}})", R"({"d": {"s": [1, "x"]}})", R"({"d": {"s": [-1, 1]}})",
+                           R"({"d": {"s": [1, 2, 3]}})"}) {
+    const std::filesystem::path file = folder.path() / "bounds.json";
+    std::ofstream(file) << text;
+    EXPECT_THROW(RoundingBounds{file}, Error) << text;
+  }
+}
 
 TEST(verify, fails_loudly_when_a_dump_belongs_to_another_model) {
   const std::filesystem::path model = test::golden("models/mini_b/config.json");
