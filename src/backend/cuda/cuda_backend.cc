@@ -38,6 +38,7 @@ CudaBackend::~CudaBackend() {
   stream_.reset();
   device_->destroy_event(host_io_ready_);
   device_->free_host(host_io_);
+  device_->free_host(host_small_);
   for (Scratch& slot : scratch_) device_->free(slot.data);
 }
 
@@ -78,8 +79,16 @@ void CudaBackend::upload(void* device, const void* host, std::size_t bytes) {
 void CudaBackend::download(void* host, const void* device, std::size_t bytes) {
   HEIRLOOM_CHECK(recording_ == nullptr);
   flush();
-  device_->copy_out(host, device, bytes, Lane::compute);
+  // A token's id comes through page-locked memory: the driver takes a second copy and a wait of its own for other memory.
+  constexpr std::size_t kSmallBytes = 4096;
+  void* to = host;
+  if (bytes <= kSmallBytes) {
+    if (!host_small_.data) host_small_ = device_->alloc_host(kSmallBytes);
+    to = host_small_.data;
+  }
+  device_->copy_out(to, device, bytes, Lane::compute);
   device_->synchronize(Lane::compute);
+  if (to != host) std::memcpy(host, to, bytes);
 }
 void CudaBackend::copy(void* to, const void* from, std::size_t bytes) {
   flush();

@@ -242,6 +242,7 @@ class CudaBackend : public ops::Backend {
   int layer_experts_left_ = 0;     // tensors of the layer being loaded that are still to come, resident like its first
   HostMemory host_io_;             // activations on their way to the experts on the host and back
   Event host_io_ready_ = nullptr;
+  HostMemory host_small_;          // where short downloads land
 };
 
 }  // namespace heirloom::cuda

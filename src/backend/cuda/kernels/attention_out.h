@@ -1,4 +1,4 @@
-// What follows attention_step for one token, as one kernel: the pages' parts joined, the gate, the output projection. A cluster of 8
+// What follows attention_step for one token, as one kernel: the pages joined, the gate, the output projection. A cluster of 8
 // blocks takes 256 columns of the projection (one head of 256 dimensions), a block 32 of them: it joins their pages, tells the others
 // the values as int8, and multiplies its eighth of the rows; the next kernel adds the clusters' sums (layer_input.h).
 // grid: 8 a cluster; 512 threads. Lanes share the pages by 64, sums are joined in a fixed tree: a result depends on the position alone.
@@ -24,7 +24,7 @@ struct AttentionOutShared {
 
 template <class F>
 DEVICE void attention_out(const AttentionOutArgs& p, u8* memory) {
-  constexpr int kGroups = kAttentionOutColumns / 32, kLanes = kLayerThreads / 8, kShift = 3;
+  constexpr int kGroups = kAttentionOutColumns / 32, kLanes = kLayerThreads / 8, kShift = 3, kAhead = 3;
   const int t = tid_x(), lane = t & 31, warp = t >> 5, rank = bid_x() % kLayerCluster, cluster = bid_x() / kLayerCluster;
   const AttentionOutShared shared(memory);
   if (t == 0) gpu_expect(shared.box, kGroups * (32 + 16));
@@ -43,16 +43,24 @@ DEVICE void attention_out(const AttentionOutArgs& p, u8* memory) {
   const float* values = p.partial + (u64)(u32)(head * p.splits) * (u64)(u32)p.head_dim + dim;
   float largest = -3.0e38f, total = 0;
   F4 sum = F4{0, 0, 0, 0};
-  NO_UNROLL for (int i = share; i < pages; i += kLanes) {
-    const F2 st = stat[i];
-    const F4 v = ((const F4*)(values + (u64)(u32)(i * p.head_dim)))[quad];
-    const float most = gpu_max(largest, st.x), before = gpu_exp(largest - most), now = gpu_exp(st.x - most);
-    total = gpu_fma(now, st.y, total * before);
-    sum.x = gpu_fma(now, v.x, sum.x * before);
-    sum.y = gpu_fma(now, v.y, sum.y * before);
-    sum.z = gpu_fma(now, v.z, sum.z * before);
-    sum.w = gpu_fma(now, v.w, sum.w * before);
-    largest = most;
+  NO_UNROLL for (int from = share; from < pages; from += kAhead * kLanes) {
+    F2 st[kAhead];
+    F4 v[kAhead];
+    UNROLL for (int i = 0; i < kAhead; i++) {
+      const int page = gpu_min_i(from + i * kLanes, pages - 1);
+      st[i] = stat[page];
+      v[i] = ((const F4*)(values + (u64)(u32)(page * p.head_dim)))[quad];
+    }
+    UNROLL for (int i = 0; i < kAhead; i++) {
+      if (from + i * kLanes >= pages) continue;
+      const float most = gpu_max(largest, st[i].x), before = gpu_exp(largest - most), now = gpu_exp(st[i].x - most);
+      total = gpu_fma(now, st[i].y, total * before);
+      sum.x = gpu_fma(now, v[i].x, sum.x * before);
+      sum.y = gpu_fma(now, v[i].y, sum.y * before);
+      sum.z = gpu_fma(now, v[i].z, sum.z * before);
+      sum.w = gpu_fma(now, v[i].w, sum.w * before);
+      largest = most;
+    }
   }
   const int warps = gpu_min_i((pages + 3) / 4, kLayerWarps);  // that have pages
   if (gpu_warp_has(warp < warps)) {
