@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Registers, static shared memory and spills of every GPU kernel, as a Markdown table.
 
-    register_table.py PTXAS build/release/ptx
+    register_table.py PTXAS build/release/ptx [--newer PTXAS] [--tier 90]
 
-PTXAS is any ptxas from CUDA 11.8 on, such as the one in PyPI's nvidia-cuda-nvcc-cu11. The oldest target that 11.8 knows is sm_35, so
+PTXAS is the one of CUDA 11.8, such as in PyPI's nvidia-cuda-nvcc-cu11. The oldest target that it knows is sm_35, so
 sm_20 kernels are assembled for that: once as they are, once with the 63 registers that compute capability 2.0 has (without
-.maxntid, which would override the limit). Kernels of newer tiers are assembled for their tier.
+.maxntid, which would override the limit). Kernels of newer tiers are assembled for their tier, those of sm_90 by --newer (from CUDA
+12.1 on, such as in PyPI's triton), because some of them need PTX 8.1. --tier keeps to one tier.
 """
+import argparse
 import pathlib
 import re
 import subprocess
@@ -33,16 +35,24 @@ def assemble(ptxas, text, arch, registers=None):
 
 
 def main():
-    ptxas, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ptxas")
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--newer", help="ptxas for sm_90; default: PTXAS")
+    parser.add_argument("--tier", type=int)
+    arguments = parser.parse_args()
     print("| kernel | tier | registers | shared bytes | spill st/ld | with 63: registers | spill st/ld |")
     print("|---|---|---|---|---|---|---|")
-    for path in sorted(folder.glob("*.ptx")):
+    for path in sorted(arguments.folder.glob("*.ptx")):
         text = path.read_text()
         tier = int(re.search(r"\.sm(\d+)\.ptx$", path.name).group(1)) if ".sm" in path.name else 20
+        if arguments.tier not in (None, tier):
+            continue
         if tier == 90:  # as cmake/embed_ptx.cmake does
-            text = re.sub(r"\.version [0-9.]+", ".version 7.8", re.sub(r"\.target sm_[0-9]+", ".target sm_90", text))
-        free = assemble(ptxas, text, f"sm_{max(tier, 35)}")
-        limited = assemble(ptxas, re.sub(r"\.maxntid[^\n]*", "", text), "sm_35", 63) if tier == 20 else {}
+            version = "8.1" if re.search(r"st\.async|mbarrier", text) else "7.8"
+            text = re.sub(r"\.version [0-9.]+", f".version {version}", re.sub(r"\.target sm_[0-9]+", ".target sm_90", text))
+        free = assemble(arguments.newer or arguments.ptxas if tier == 90 else arguments.ptxas, text, f"sm_{max(tier, 35)}")
+        limited = assemble(arguments.ptxas, re.sub(r"\.maxntid[^\n]*", "", text), "sm_35", 63) if tier == 20 else {}
         for name, (registers, shared, stores, loads) in free.items():
             row = f"| {name} | {tier} | {registers} | {shared} | {stores} / {loads} |"
             if name in limited:
