@@ -119,6 +119,7 @@ int main(int argc, char** argv) try {
   for (DType type : types) {
     for (const Shape& shape : kShapes) {
       if (std::string(shape.name).find(shape_filter) == std::string::npos) continue;
+      if (shape.cols % dtype_info(type).block_size != 0) continue;  // K-quants have no rows of 384
       Line line{type, shape, {}, std::vector<std::vector<double>>(row_counts.size()), 0};
       const auto bytes = random_bytes(type, shape.rows, shape.cols);
       const ops::WeightData data{"bench", type, 1, shape.rows, shape.cols, {{bytes.data(), shape.rows}}};
