@@ -23,6 +23,7 @@
 #include "backend/cuda/kernels/gdn_args.h"
 #include "backend/cuda/kernels/gemv_args.h"
 #include "backend/cuda/kernels/layer_args.h"
+#include "backend/cuda/kernels/token_args.h"
 #include "base/profiler.h"
 #include "ops/backend.h"
 
@@ -119,6 +120,7 @@ class CudaBackend : public ops::Backend {
   };
   struct PendingGemv {
     GemvArgs args{};
+    std::optional<ExpertSumArgs> experts;  // a sum over experts (cuda_token.cc), of which args has what the others need to know
     const char* format = "";
     int group = 1;
   };
@@ -178,6 +180,13 @@ class CudaBackend : public ops::Backend {
   float* layer_partials(std::int64_t hidden);
   void layer_done(const PendingNorm& norm, const LayerInput& in, float* partials, int parts);
   void settle_residual();
+  // cuda_token.cc
+  const float* residual_in_one_piece(const float* x);
+  bool launch_token_rows(const PendingGemv& gemv);
+  bool launch_token_rows(TokenRowsArgs& args, std::string_view format);
+  bool launch_gdn_token(const PendingHalf& half);
+  bool token_experts(ops::Matrix x, const ops::MoeWeights& weights, ops::Matrix out);
+  void launch_expert_sum(const PendingGemv& gemv);
   // cuda_linear.cc
   void linear_few_rows(ops::Matrix x, std::span<const ops::LinearOut> outs);
   void launch_gemv(PendingGemv& gemv);

@@ -159,7 +159,7 @@ void CudaBackend::give_up_collecting() {
 
 bool CudaBackend::launch_half(ops::Matrix residual, const float* delta) {
   if (!half_ || half_->last == nullptr || half_->delta != delta || half_->in.norm.x.data != residual.data) return false;
-  if (!(half_->gdn ? launch_gdn_layer(*half_) : half_->attention ? launch_attention_out(*half_) : launch_ffn_layer(*half_))) {
+  if (!(half_->gdn ? launch_gdn_layer(*half_) || launch_gdn_token(*half_) : half_->attention ? launch_attention_out(*half_) : launch_ffn_layer(*half_))) {
     give_up_collecting();
     return false;
   }

@@ -38,6 +38,8 @@ int lanes_for(std::int64_t groups, std::int64_t rows, std::int64_t teams, int ti
 }  // namespace
 
 void CudaBackend::launch_gemv(PendingGemv& gemv) {
+  if (gemv.experts) return launch_expert_sum(gemv);
+  if (launch_token_rows(gemv)) return;
   GemvArgs& args = gemv.args;
   const bool one = args.expert_ids != nullptr || (args.m == 1 && static_cast<std::size_t>(args.k) * 4 <= kGemvSharedBytes);
   const std::string kernel = fmt::format("gemv_{}_{}", gemv.format, one ? 1 : 4);

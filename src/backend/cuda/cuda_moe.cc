@@ -44,6 +44,8 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
     fail(ErrorKind::bad_file, "{} experts with top {}: the GPU kernels take at most {} and {}; use --device cpu", experts, top_k,
          kMaxExperts, kMaxTopK);
   }
+  const bool streamed = on_host(weights.gate) != nullptr;
+  if (!taps && !streamed && token_experts(x, weights, out)) return;
   const ops::MoeTaps none;
   const ops::MoeTaps& tap = taps ? *taps : none;
   float* logits = tap.router_logits ? tap.router_logits : scratch_f32(kSlotRouter, static_cast<std::int64_t>(rows) * experts);
@@ -62,7 +64,6 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
   device_->launch("moe_route", {static_cast<unsigned>(std::min(rows, 65535))}, {256}, 0, static_cast<int*>(ids), top,
                   static_cast<const float*>(logits), rows, experts, top_k);
 
-  const bool streamed = on_host(weights.gate) != nullptr;
   if (!taps && !streamed && few_rows_experts(x, weights, ids, top, shared_logit, out)) return;
 
   float* shared = nullptr;
