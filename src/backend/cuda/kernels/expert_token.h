@@ -52,6 +52,7 @@ DEVICE void expert_hidden(const ExpertHiddenArgs& p, u8* memory) {
   token_stage_normed(in, weight, x, squares, quads, threads);
 
   gpu_wait_inputs();
+  gpu_let_next_start();  // after the wait: the next kernel reads the logits before its own
   choose_experts(choice, p.logits, p.experts, p.padded, p.chosen);
   gpu_sync();
   const float scale = token_scale(squares, threads / 32, p.inverse_k, p.eps);
@@ -65,7 +66,6 @@ DEVICE void expert_hidden(const ExpertHiddenArgs& p, u8* memory) {
       const int expert = shared ? 0 : choice.ids[slot];
       copy_rows_of_warp<F>(staged, chosen_weight(shared, p.shared_gate, p.gate), chosen_weight(shared, p.shared_up, p.up), (u64)(u32)expert * (u64)(u32)p.inner + (u64)(u32)value);
     }
-    if (turn == 0) gpu_let_next_start();  // after the wait: the next kernel reads the logits before its own; behind these copies
     gpu_wait_copies();
     gpu_sync_warp();
     float acc[4] = {0, 0, 0, 0};
