@@ -1,13 +1,13 @@
 // Speed of the GPU backend on full-size synthetic models, without files: decode and prefill tok/s at growing context, bytes a
 // token, time by kernel. Prints one line a measurement: minimum, median and maximum over the repeats.
 //
-//   gpu_study [--model dense|moe] [--layers N] [--linears q8_0|q4_0|...] [--head q8_0] [--prefill 947,4096] [--decode 128]
+//   gpu_study [--model dense|moe|picture] [--layers N] [--linears q8_0|q4_0|...] [--head q8_0] [--prefill 947,4096] [--decode 128]
 //             [--depth 0,10240]
 //             [--repeat 5] [--arch sm20] [--fermi] [--gemm f32|bf16] [--kv f32|f16] [--no-graphs] [--no-fusion] [--no-layers] [--kernels]
 //             [--vram MiB] [--hybrid] [--threads N] [--host-rows N] [--pageable] [--chunks N]
 //             [--timeline FILE] [--expert-mib N] [--unpack-each]
-// --hybrid keeps experts in host memory; --chunks also measures prefill in N steps; --timeline writes one line a streamed tensor;
-// --unpack-each unpacks weights to BF16 at every use, as where memory is short.
+// picture: features of one 448x448 picture by MiniCPM-V-4.6's tower, instead of tokens. --hybrid keeps experts in host memory; --chunks also measures prefill in N steps; --timeline writes one line a streamed tensor;
+// --unpack-each unpacks weights at every use, as where memory is short.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "engine/cpu_experts.h"
 #include "tools/sequence.h"
+#include "tools/study/study_picture.h"
 #include "tools/study/synthetic_model.h"
 
 namespace heirloom {
@@ -68,7 +69,7 @@ int run(const std::map<std::string, std::string>& options) {
   cuda::CudaBackendOptions settings;
   settings.fuse = !options.contains("no-fusion");
   settings.layer_kernels = !options.contains("no-layers");
-  settings.bf16_copies = !options.contains("unpack-each");
+  settings.weight_copies = !options.contains("unpack-each");
   settings.expert_bytes = std::stoull(get("expert-mib", "0")) << 20;
   settings.host_expert_rows = std::stoi(get("host-rows", "16"));
   if (options.contains("hybrid")) {
@@ -82,8 +83,9 @@ int run(const std::map<std::string, std::string>& options) {
   cuda::CudaBackend backend(cuda::open_device(device), settings);
 
   const std::string name = get("model", "dense");
-  if (name != "dense" && name != "moe") fail(ErrorKind::usage, "--model {}: expected dense or moe (pictures: heirloom bench --study)", name);
+  if (name != "dense" && name != "moe" && name != "picture") fail(ErrorKind::usage, "--model {}: expected dense, moe or picture", name);
   tools::SyntheticOptions size;
+  if (name == "picture") size.size = tools::SyntheticSize::vision;
   if (name == "moe") size.size = tools::SyntheticSize::mixture;
   size.layers = std::stoi(get("layers", "0"));
   size.linears = parse_dtype(get("linears", name == "moe" ? "q4_0" : "q8_0")).value();
@@ -106,6 +108,23 @@ int run(const std::map<std::string, std::string>& options) {
     }
     backend.device().reset_kernel_times();
   };
+  if (name == "picture") {
+    const model::VisionInput picture = tools::study_picture(448, 448);
+    std::vector<double> times;
+    for (int r = 0; r <= repeat; ++r) {
+      backend.device().reset_kernel_times();
+      backend.synchronize();
+      start = Clock::now();
+      model->encode_image(picture);
+      backend.synchronize();
+      if (r > 0) times.push_back(ms_since(start));
+    }
+    std::ranges::sort(times);
+    std::printf("tower, 448x448   min %.3f   median %.3f   max %.3f ms\n", times.front(), times[times.size() / 2], times.back());
+    report_kernels(1);
+    std::printf("device memory: %.1f MiB at most\n", static_cast<double>(backend.device().peak_bytes()) / (1 << 20));
+    return 0;
+  }
   const int chunks = std::stoi(get("chunks", "1"));
   for (const int n : numbers(get("prefill", "947,4096"))) {
     for (const int parts : chunks > 1 ? std::vector<int>{1, chunks} : std::vector<int>{1}) {

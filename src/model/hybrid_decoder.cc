@@ -221,8 +221,7 @@ void HybridDecoder::gdn_layer(const Layer& layer, const std::string& name, ops::
   const std::int64_t dk = config_.linear_head_k_dim, dv = config_.linear_head_v_dim;
   const ops::Matrix qkv = scratch_.matrix(rows, 2 * nk * dk + nv * dv);
   const ops::Matrix z = scratch_.matrix(rows, nv * dv);
-  const ops::Matrix a = scratch_.matrix(rows, nv);
-  const ops::Matrix b = scratch_.matrix(rows, nv);
+  const auto [a, b] = scratch_.matrices<2>(rows, nv);
   const ops::LinearOut projections[] = {
       {gdn.qkv.get(), qkv.data}, {gdn.z.get(), z.data}, {gdn.a.get(), a.data}, {gdn.b.get(), b.data}};
   backend_.linear(in, projections);
@@ -269,8 +268,7 @@ void HybridDecoder::attention_layer(const Layer& layer, const std::string& name,
   const std::int64_t rows = in.rows;
   const std::int64_t nh = config_.num_q_heads, nkv = config_.num_kv_heads, hd = config_.head_dim;
   const ops::Matrix q_gate = scratch_.matrix(rows, 2 * nh * hd);
-  const ops::Matrix k = scratch_.matrix(rows, nkv * hd);
-  const ops::Matrix v = scratch_.matrix(rows, nkv * hd);
+  const auto [k, v] = scratch_.matrices<2>(rows, nkv * hd);
   const ops::LinearOut projections[] = {
       {attention.q_gate.get(), q_gate.data}, {attention.k.get(), k.data}, {attention.v.get(), v.data}};
   backend_.linear(in, projections);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,17 @@ class Scratch {
   };
   float* floats(std::int64_t count) { return static_cast<float*>(take(static_cast<std::size_t>(count) * sizeof(float))); }
   ops::Matrix matrix(std::int64_t rows, std::int64_t cols) { return {floats(rows * cols), rows, cols}; }
+  /// Matrices that follow each other without gaps: a backend may make them in one go.
+  template <int Count>
+  std::array<ops::Matrix, Count> matrices(std::int64_t rows, std::int64_t cols) {
+    std::array<ops::Matrix, Count> all;
+    float* at = floats(Count * rows * cols);
+    for (ops::Matrix& matrix : all) {
+      matrix = {at, rows, cols};
+      at += rows * cols;
+    }
+    return all;
+  }
   /// Device copy of host integers / floats.
   std::int32_t* upload(std::span<const std::int32_t> values) {
     auto* device = static_cast<std::int32_t*>(take(values.size_bytes()));

@@ -53,8 +53,8 @@ VisionBlock VisionBlocks::load_block(const WeightReader& weights, const std::str
 void VisionBlocks::attend(ops::Matrix x, const VisionAttention& attention, std::span<const std::int32_t> segments,
                           const float* rope_cos, const float* rope_sin, ops::Matrix out) {
   const Scratch::Frame frame(scratch_);
-  const ops::Matrix q = scratch_.matrix(x.rows, x.cols), k = scratch_.matrix(x.rows, x.cols),
-                    v = scratch_.matrix(x.rows, x.cols), attended = scratch_.matrix(x.rows, x.cols);
+  const auto [q, k, v] = scratch_.matrices<3>(x.rows, x.cols);
+  const ops::Matrix attended = scratch_.matrix(x.rows, x.cols);
   const ops::LinearOut projections[] = {attention.q.to(q.data), attention.k.to(k.data), attention.v.to(v.data)};
   backend_.linear(x, projections);
   backend_.segment_attention(q, k, v, config_.num_heads, segments, rope_cos, rope_sin, attended);

@@ -23,7 +23,7 @@ TEST(emulator_bf16, rows_of_weights_are_kept_and_given_up_for_other_memory) {
   std::vector<float> results[2];
   for (const bool keep : {false, true}) {
     cuda::CudaBackendOptions options;
-    options.bf16_copies = keep;
+    options.weight_copies = keep;
     auto backend = open_emulated(cuda_cases()[3], options, cuda::GemmType::bf16, kMemory);
     const auto weight = backend->load_weight(made.data);
     Both x(*backend, kRows, kHidden, 2);

@@ -14,17 +14,24 @@ using u64 = unsigned long long;
 
 // From this many rows of one sequence on, scores and outputs are matrix products.
 constexpr int kGemmRows = 32;
-// Rows of scores that exist at once: the buffer is this by the context, never the square of the context. Long contexts take fewer
-// rows of several heads, so that the heads of a product share a call.
+// Rows of a prompt's scores that exist at once (what is right of their diagonal is work for nothing): the buffer is this by the context,
+// never the square of the context. Long contexts take fewer rows of several heads, so that the heads of a product share a call.
 constexpr int kScoreRows = 512;
 constexpr std::int64_t kScoreFloats = std::int64_t{24} << 20;
 // Segments of at most so many rows (the 2x2 windows of MiniCPM's merger) are one kernel.
 constexpr int kSmallSegment = 16;
 constexpr int kSmallHeadDim = 128;
+// Segments of at most so many rows are one kernel a segment.
+constexpr int kMediumSegment = 320;
+
+// Dynamic shared memory of segment_attention_medium.
+std::size_t medium_shared_bytes(int rows, int head_dim) {
+  return static_cast<std::size_t>((16 + 64) * (head_dim + 4) + 16 * ((rows + 3) / 4 * 4 + 4)) * 4;
+}
 
 int rows_of_scores(int rows, int cols, int heads) {
-  const auto fitting = static_cast<int>(std::max<std::int64_t>(kScoreFloats / (static_cast<std::int64_t>(cols) * heads), 1));
-  return std::clamp(std::min(rows, fitting), 1, kScoreRows);
+  const auto fitting = static_cast<int>(std::clamp<std::int64_t>(kScoreFloats / (static_cast<std::int64_t>(cols) * heads), 1, rows));
+  return std::max(fitting, 1);
 }
 
 unsigned grid_of(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std::uint64_t>((n + 255) / 256, 1, 65535)); }
@@ -182,7 +189,7 @@ void CudaBackend::attention_by_gemm(int layer, const ops::AttentionWeights& weig
   const auto values = static_cast<std::int64_t>(pitch) * hd;
   void* keys = scratch(kSlotKeys, static_cast<std::size_t>(values) * element);
   void* vals = scratch(kSlotValues, static_cast<std::size_t>(values) * element);
-  const int rows_at_once = rows_of_scores(s.num_rows, pitch, group);
+  const int rows_at_once = rows_of_scores(std::min(s.num_rows, kScoreRows), pitch, group);
   const std::int64_t score_count = static_cast<std::int64_t>(group) * rows_at_once * pitch;
   float* scores = scratch_f32(kSlotScores, score_count);
   void* probabilities = bf16 ? scratch(kSlotProbabilities, static_cast<std::size_t>(score_count) * 2) : scores;
@@ -280,6 +287,17 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
     device_->launch("segment_attention_small", {static_cast<unsigned>(std::min(count, 65535)), static_cast<unsigned>(num_heads)}, {128},
                     shared, out.data, queries, keys, static_cast<const float*>(v.data), static_cast<const int*>(places), count, width, hd,
                     scale);
+    return;
+  }
+  constexpr std::size_t kMediumShared = 47 * 1024;  // of 48 KiB; the rest is static
+  if (longest <= kMediumSegment && hd <= kSmallHeadDim && hd % 4 == 0 && medium_shared_bytes(longest, hd) <= kMediumShared) {
+    for (std::size_t s = 0; s + 1 < segments.size(); ++s) {
+      const int n = segments[s + 1] - segments[s];
+      const std::int64_t at = static_cast<std::int64_t>(segments[s]) * width;
+      if (n == 0) continue;
+      device_->launch("segment_attention_medium", {static_cast<unsigned>((n + 15) / 16), static_cast<unsigned>(num_heads)}, {256},
+                      medium_shared_bytes(n, hd), out.data + at, queries + at, keys + at, static_cast<const float*>(v.data + at), n, width, hd, scale);
+    }
     return;
   }
   const int rows_at_once = rows_of_scores(longest, longest, num_heads);

@@ -29,7 +29,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Device> device, const CudaBackendOption
   if (gemm_ == GemmType::bf16 && !device_->has_vendor_gemm(true)) {
     fail(ErrorKind::device, "BF16 products need a card of compute capability 8.0 or newer and cuBLAS 8.0 or newer");
   }
-  copies_ = std::make_shared<Bf16Copies>(*device_, options_.bf16_copies);
+  copies_ = std::make_shared<WeightCopies>(*device_, options_.weight_copies, gemm_ == GemmType::bf16 ? 2 : 4);
   if (options_.expert_host) stream_ = std::make_unique<ExpertStream>(*device_);
 }
 
@@ -69,7 +69,14 @@ void* CudaBackend::allocate(std::size_t bytes, std::string_view what) {
   return device_->alloc(bytes, what);
 }
 void* CudaBackend::alloc(std::size_t bytes) { return allocate(bytes, "a buffer"); }
-void CudaBackend::free(void* data, std::size_t) noexcept { device_->free(data); }
+void CudaBackend::free(void* data, std::size_t) noexcept {
+  try {
+    flush_products();  // they may lie in this memory
+  } catch (const Error&) {
+    // The device is lost, which the next call will say.
+  }
+  device_->free(data);
+}
 
 void CudaBackend::upload(void* device, const void* host, std::size_t bytes) {
   HEIRLOOM_CHECK(recording_ == nullptr);
@@ -217,6 +224,9 @@ void CudaBackend::abandon_step() noexcept {
   recording_ = nullptr;
   pending_norm_.reset();
   pending_gemvs_.clear();
+  pending_biases_.clear();
+  pending_add_.reset();
+  pending_products_.reset();
   collecting_ = false;
   projections_.reset();
   half_.reset();
@@ -267,10 +277,50 @@ void CudaBackend::flush() {
 void CudaBackend::flush_keeping_residual() {
   bf16_inputs_of_ = {};
   give_up_collecting();
+  flush_products();
   for (PendingGemv& gemv : pending_gemvs_) launch_gemv(gemv);
   pending_gemvs_.clear();
   if (pending_norm_) settle_residual();
   flush_norm();
+}
+
+// Products of many rows that waited, their biases, and a residual add that waited for the norm behind it.
+void CudaBackend::flush_products() {
+  if (pending_products_) {
+    const PendingProducts products = std::move(*pending_products_);
+    pending_products_.reset();
+    run_products(products.x, products.outs, false);
+  }
+  if (pending_add_) {
+    const PendingAdd add = *pending_add_;
+    pending_add_.reset();
+    device_->launch("add_biased", {row_grid(add.x.rows)}, {256}, 0, add.x.data, add.y.data, add.bias, static_cast<int>(add.x.rows),
+                    static_cast<int>(add.x.cols));
+  }
+  for (std::size_t first = 0; first < pending_biases_.size();) {
+    // Those of one shape (q, k and v) share a launch.
+    BiasArgs args{};
+    const ops::Matrix& shape = pending_biases_[first].of;
+    unsigned count = 0;
+    for (; count < kBiasesMost && first < pending_biases_.size(); ++first, ++count) {
+      const PendingBias& next = pending_biases_[first];
+      if (next.of.rows != shape.rows || next.of.cols != shape.cols) break;
+      args.x[count] = next.of.data;
+      args.bias[count] = next.bias;
+    }
+    device_->launch("add_biases", {row_grid(shape.rows), count}, {256}, 0, args, static_cast<int>(shape.rows), static_cast<int>(shape.cols));
+  }
+  pending_biases_.clear();
+}
+
+// The bias that waits for `x` and nothing else, which the caller then adds; null if there is none.
+const float* CudaBackend::take_bias(ops::Matrix x) {
+  if (pending_biases_.size() != 1 || pending_biases_[0].of.data != x.data || pending_biases_[0].of.rows != x.rows || pending_biases_[0].of.cols != x.cols) {
+    return nullptr;
+  }
+  const float* bias = pending_biases_[0].bias;
+  pending_biases_.clear();
+  return bias;
 }
 
 void CudaBackend::flush_keeping_inputs() {
@@ -327,7 +377,12 @@ void CudaBackend::add(ops::Matrix x, ops::Matrix y) {
     flush();
     return;
   }
+  const float* bias = take_bias(y);
   flush();
+  if (bias != nullptr) {
+    pending_add_ = PendingAdd{x, y, bias};
+    return;
+  }
   device_->launch("add", {map_grid(count(x))}, {256}, 0, x.data, static_cast<const float*>(y.data), static_cast<u64>(count(x)));
 }
 
@@ -359,8 +414,7 @@ void CudaBackend::embed(const ops::Weight& table, const std::int32_t* ids, ops::
   flush();
   const auto& weight = static_cast<const CudaWeight&>(table);
   const std::string kernel = fmt::format("rows_{}_f32", weight.format);
-  const auto groups = static_cast<unsigned>(weight.cols / weight.group);
-  device_->launch(kernel.c_str(), {(groups + 127) / 128, row_grid(out.rows)}, {128}, 0, out.data,
+  device_->launch(kernel.c_str(), {weight.unpacking_blocks(), row_grid(out.rows)}, {128}, 0, out.data,
                   static_cast<const unsigned char*>(weight.data), static_cast<u64>(weight.elements),
                   static_cast<const int*>(ids), 0, static_cast<int>(out.rows), static_cast<int>(out.cols));
 }
@@ -383,13 +437,27 @@ void CudaBackend::scatter_rows(ops::Matrix x, const std::int32_t* rows, ops::Mat
 }
 
 void CudaBackend::layer_norm(ops::Matrix x, const float* weight, const float* bias, float eps, ops::Matrix out) {
+  if (pending_add_ && pending_add_->x.data == x.data && pending_add_->x.rows == x.rows && pending_add_->x.cols == x.cols) {
+    const PendingAdd add = *pending_add_;
+    pending_add_.reset();
+    flush();
+    device_->launch("add_layer_norm", {row_grid(x.rows)}, {256}, 0, out.data, x.data, add.y.data, add.bias, weight, bias, static_cast<int>(x.rows),
+                    static_cast<int>(x.cols), eps);
+    return;
+  }
   flush();
   device_->launch("layer_norm", {row_grid(x.rows)}, {256}, 0, out.data, static_cast<const float*>(x.data), weight, bias,
                   static_cast<int>(x.rows), static_cast<int>(x.cols), eps);
 }
 
 void CudaBackend::gelu(ops::Matrix x, ops::Gelu kind) {
+  const float* bias = take_bias(x);
   flush();
+  if (bias != nullptr) {
+    device_->launch(kind == ops::Gelu::tanh ? "gelu_tanh_biased" : "gelu_erf_biased", {row_grid(x.rows)}, {256}, 0, x.data, bias,
+                    static_cast<int>(x.rows), static_cast<int>(x.cols));
+    return;
+  }
   run_map(kind == ops::Gelu::tanh ? "gelu_tanh" : "gelu_erf", x.data, count(x));
 }
 

@@ -3,7 +3,8 @@
 // dequantised weights. A step that repeats is recorded once as a graph and replayed.
 //
 // Fusion works by delay: rms_norm and linear of few rows wait until the next op shows whether they can be part of one kernel
-// (norm -> linear, linear -> add / SwiGLU / convolution). Every op starts by taking what it can use and launching the rest, so
+// (norm -> linear, linear -> add / SwiGLU / convolution), and for many rows FP32 products and biases (four products -> delta rule as
+// one, linear -> GELU, linear -> add -> layer norm). Every op starts by taking what it can use and launching the rest, so
 // the order of effects is that of the calls, and every output is written as if nothing had been fused. A step of one token that may be
 // recorded (nobody reads its values in between) goes further where blocks run in clusters: half a layer is one kernel (cuda_layers.cc).
 #pragma once
@@ -20,6 +21,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/expert_host.h"
 #include "backend/cuda/expert_stream.h"
+#include "backend/cuda/kernels/bias_args.h"
 #include "backend/cuda/kernels/gdn_args.h"
 #include "backend/cuda/kernels/gemv_args.h"
 #include "backend/cuda/kernels/layer_args.h"
@@ -37,7 +39,7 @@ struct CudaBackendOptions {
   int gdn_recurrent_rows = 1;       // sequences of at most so many rows use the recurrent delta rule
   bool fuse = true;                 // false: every op is a kernel of its own (for comparison)
   bool layer_kernels = true;        // false: no kernel takes half a layer (for comparison)
-  bool bf16_copies = true;          // false: weights are unpacked at each use, never kept as BF16 rows (for comparison)
+  bool weight_copies = true;        // false: weights are unpacked at each use, never kept as rows of BF16 or FP32 (for comparison)
   Profiler* profiler = nullptr;
   std::shared_ptr<ExpertHost> expert_host;  // set: experts may stay in host memory, and this computes steps of few rows
   std::uint64_t expert_bytes = 0;   // then: GPU memory for experts. The first layers that fit beside the stream's buffers stay in it
@@ -101,14 +103,14 @@ class CudaBackend : public ops::Backend {
     kSlotGdnCumulative, kSlotGdnValues, kSlotGdnStates, kSlotGdnCore, kSlotQ, kSlotPartial, kSlotStat, kSlotScores, kSlotProbabilities, kSlotKeys, kSlotValues, kSlotRouter,
     kSlotIds, kSlotTopWeights, kSlotOffsets, kSlotOrder, kSlotTiles, kSlotCounts, kSlotGate, kSlotUp, kSlotExperts, kSlotShared,
     kSlotSharedLogit, kSlotSharedGate, kSlotSharedUp, kSlotUnpacked0, kSlotUnpacked1,
-    kSlotArgmax, kSlotSegments, kSlotStep, kSlotPartials0, kSlotPartials1, kSlotSum0, kSlotSum1, kSlotCount
+    kSlotArgmax, kSlotSegments, kSlotStep, kSlotPartials0, kSlotPartials1, kSlotSum0, kSlotSum1, kSlotJoined, kSlotCount
   };
   struct Scratch {
     void* data = nullptr;
     std::size_t bytes = 0;
   };
   void* scratch(Slot slot, std::size_t bytes);
-  void* allocate(std::size_t bytes, std::string_view what);  // makes room by dropping BF16 copies
+  void* allocate(std::size_t bytes, std::string_view what);  // makes room by dropping copies of weights
   float* scratch_f32(Slot slot, std::int64_t floats) { return static_cast<float*>(scratch(slot, static_cast<std::size_t>(floats) * 4)); }
 
   struct PendingNorm {
@@ -117,6 +119,21 @@ class CudaBackend : public ops::Backend {
     float eps = 0;
     float* out = nullptr;
     float* out_copy = nullptr;
+  };
+  /// Products of many rows that the next op may want as one.
+  struct PendingProducts {
+    ops::Matrix x;
+    std::vector<ops::LinearOut> outs;
+  };
+  /// `of` is a product of many rows that still lacks its bias.
+  struct PendingBias {
+    ops::Matrix of;
+    const float* bias;
+  };
+  /// y += bias; x += y.
+  struct PendingAdd {
+    ops::Matrix x, y;
+    const float* bias;
   };
   struct PendingGemv {
     GemvArgs args{};
@@ -159,6 +176,8 @@ class CudaBackend : public ops::Backend {
   void flush_keeping_residual();
   void flush_keeping_inputs();
   void flush_norm();
+  void flush_products();
+  const float* take_bias(ops::Matrix x);
   void drop_graphs() noexcept;
   bool keeps_resident(const ops::WeightData& experts);
   PendingGemv* pending_with_out(const float* out);
@@ -190,10 +209,15 @@ class CudaBackend : public ops::Backend {
   // cuda_linear.cc
   void linear_few_rows(ops::Matrix x, std::span<const ops::LinearOut> outs);
   void launch_gemv(PendingGemv& gemv);
-  void gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact);
+  void run_products(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
+  float* joined_products(std::span<const float* const> outs);
+  void gemm_linear(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
+  void gemm_in_waves(GemmCall call);
+  std::int64_t whole_waves(std::int64_t rows, std::int64_t columns) const;
+  std::size_t batch_of(ops::Matrix x, std::span<const ops::LinearOut> outs) const;
   void linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
   void gemm(const GemmCall& call);
-  const void* bf16_rows(const CudaWeight& weight);
+  const void* unpacked(std::span<const CudaWeight* const> weights, bool bf16);
   void unpack_rows(const CudaWeight& weight, std::int64_t first, std::int64_t rows, void* to, bool bf16);
   void to_bf16(unsigned short* out, const float* x, std::uint64_t count);
   const unsigned short* bf16_inputs(ops::Matrix x);
@@ -225,13 +249,16 @@ class CudaBackend : public ops::Backend {
   std::unique_ptr<Device> device_;
   CudaBackendOptions options_;
   GemmType gemm_ = GemmType::f32;
-  std::shared_ptr<Bf16Copies> copies_;
+  std::shared_ptr<WeightCopies> copies_;
   Scratch scratch_[kSlotCount];
   // Of which matrix kSlotInputs holds the values as bf16: a kernel that makes a product's input writes both forms. flush() ends it,
   // for the next op may write the matrix.
   ops::Matrix bf16_inputs_of_{};
   std::optional<PendingNorm> pending_norm_;
   std::vector<PendingGemv> pending_gemvs_;
+  std::optional<PendingProducts> pending_products_;
+  std::vector<PendingBias> pending_biases_;
+  std::optional<PendingAdd> pending_add_;
   bool collecting_ = false;        // in a step of one token that may be recorded
   std::optional<PendingProjections> projections_;
   std::optional<PendingHalf> half_;

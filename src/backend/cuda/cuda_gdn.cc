@@ -34,6 +34,18 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
   const bool tensor_cores = chunked && D == kGdnMmaDim && gemm_ == GemmType::bf16 && device_->tier_of("gdn_mma_walk_128") >= 80;
   const bool some_recurrent = std::ranges::any_of(
       plan_->sequences, [&](const ops::SequenceStep& s) { return s.num_rows <= options_.gdn_recurrent_rows; });
+  // Values of a row of each input, from one row to the next.
+  struct Strides {
+    int qkv, z, gates;
+  } stride{channels, nv * D, nv};
+  const float* const outs[] = {qkv.data, z.data, a.data, b.data};
+  if (float* joined = chunked && !taps && !some_recurrent && out.data != z.data ? joined_products(outs) : nullptr) {
+    stride.qkv = stride.z = stride.gates = channels + nv * D + 2 * nv;
+    qkv.data = joined;
+    z.data = joined + channels;
+    a.data = z.data + nv * D;
+    b.data = a.data + nv;
+  }
   const bool one_pass = tensor_cores && !taps && !some_recurrent;  // convolution, norms and gates in one kernel
   const std::int64_t heads = static_cast<std::int64_t>(rows) * nv;
   float* core = tap.core_out;
@@ -64,17 +76,17 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
                       device_sequences(), device_row_sequence(), layer, nk, nv, rows);
     } else {
       device_->launch("gdn_conv", {across, row_groups}, {128}, 0, conv_out, static_cast<const float*>(qkv.data), weights.conv,
-                      device_sequences(), device_row_sequence(), layer, rows, channels);
+                      device_sequences(), device_row_sequence(), layer, rows, channels, stride.qkv);
     }
     device_->launch("gdn_conv_state", {across, sequences}, {128}, 0, static_cast<const float*>(qkv.data), device_sequences(),
-                    layer, channels);
+                    layer, channels, stride.qkv);
   }
   if (chunk.q != nullptr && !one_pass) {
     const std::string kernel = fmt::format("gdn_prepare_{}", D);
     device_->launch(kernel.c_str(), {static_cast<unsigned>(nk), static_cast<unsigned>(std::min(rows, 65535))},
                     {static_cast<unsigned>(D)}, 0, writable(chunk.q), writable(chunk.k), writable(chunk.g), writable(chunk.beta),
                     static_cast<const float*>(conv_out), static_cast<const float*>(a.data), static_cast<const float*>(b.data),
-                    weights.dt_bias, weights.neg_exp_a, nk, nv, rows);
+                    weights.dt_bias, weights.neg_exp_a, nk, nv, rows, stride.gates);
   }
   int chunks = 0;
   for (const ops::SequenceStep& s : plan_->sequences) {
@@ -89,6 +101,8 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
     chunk.attention = scratch_f32(kSlotGdnAttention, heads * kGdnChunk);
     chunk.cumulative = scratch_f32(kSlotGdnCumulative, heads);
     chunk.core_out = core;
+    const std::int64_t slots = rows / kGdnChunk + 2 * static_cast<std::int64_t>(sequences) + 1;
+    chunk.states = scratch_f32(kSlotGdnStates, slots * nv * D * D);
     chunk.sequences = device_sequences();
     chunk.layer = layer;
     chunk.num_k_heads = nk;
@@ -97,16 +111,18 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
     chunk.recurrent_rows = options_.gdn_recurrent_rows;
     const bool captures = std::ranges::any_of(plan_->sequences, [](const ops::SequenceStep& s) { return !s.captures.empty(); });
     const std::string intra = fmt::format("gdn_chunk_intra_{}", D), scan = fmt::format("gdn_chunk_{}_{}", captures ? "capture" : "scan", D),
+                      output = fmt::format("gdn_chunk_output_{}", D),
                       norm = fmt::format("gdn_gated_norm_{}", D);
     device_->launch(intra.c_str(), {static_cast<unsigned>(chunks), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
     device_->launch(scan.c_str(), {static_cast<unsigned>(D / 16), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
+    device_->launch(output.c_str(), {static_cast<unsigned>(chunks), static_cast<unsigned>(nv), sequences}, {256}, 0, chunk);
     for (const ops::SequenceStep& s : plan_->sequences) {
       if (s.num_rows <= options_.gdn_recurrent_rows) continue;
       const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nv * D;
       unsigned short* twin = sequences == 1 ? bf16_twin(out) : nullptr;
       device_->launch(norm.c_str(), {static_cast<unsigned>(nv), static_cast<unsigned>(std::min(s.num_rows, 65535))},
                       {static_cast<unsigned>(D)}, 0, out.data + at, twin, static_cast<const float*>(core + at),
-                      static_cast<const float*>(z.data + at), weights.norm, nv, s.num_rows, weights.eps);
+                      static_cast<const float*>(z.data + static_cast<std::int64_t>(s.first_row) * stride.z), weights.norm, nv, s.num_rows, stride.z, weights.eps);
     }
   }
   if (some_recurrent) {

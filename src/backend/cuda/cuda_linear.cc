@@ -77,10 +77,13 @@ void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { 
 void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact) {
   if (x.rows > kGemvMaxRows) {
     flush_keeping_inputs();
-    for (const ops::LinearOut& out : outs) {
-      gemm_linear(x, out, exact);
-      if (out.out == bf16_inputs_of_.data) bf16_inputs_of_ = {};
+    const bool unbiased = std::ranges::all_of(outs, [](const ops::LinearOut& out) { return out.bias == nullptr; });
+    if (gemm_ == GemmType::f32 && options_.fuse && !exact && outs.size() > 1 && unbiased) {
+      pending_products_ = PendingProducts{x, {outs.begin(), outs.end()}};
+      return;
     }
+    run_products(x, outs, exact);
+    if (!options_.fuse) flush_products();
     return;
   }
   if (collect(x, outs)) return;
@@ -185,8 +188,7 @@ unsigned short* CudaBackend::bf16_twin(ops::Matrix out) {
 
 void CudaBackend::unpack_rows(const CudaWeight& weight, std::int64_t first, std::int64_t rows, void* to, bool bf16) {
   const std::string kernel = fmt::format("rows_{}_{}", weight.format, bf16 ? "bf16" : "f32");
-  const auto groups = static_cast<unsigned>(weight.cols / weight.group);
-  const Dim grid{(groups + 127) / 128, static_cast<unsigned>(std::min<std::int64_t>(rows, 65535))};
+  const Dim grid{weight.unpacking_blocks(), static_cast<unsigned>(std::min<std::int64_t>(rows, 65535))};
   const auto* data = static_cast<const unsigned char*>(weight.data);
   const int* no_ids = nullptr;
   const auto launch = [&](auto* out) {
@@ -197,49 +199,134 @@ void CudaBackend::unpack_rows(const CudaWeight& weight, std::int64_t first, std:
   else launch(static_cast<float*>(to));
 }
 
-// The whole weight as bf16 rows, if it is so or a copy is kept; else null.
-const void* CudaBackend::bf16_rows(const CudaWeight& weight) {
-  if (weight.type == DType::bf16) return weight.data;
-  const Bf16Copies::Copy copy = copies_->of(weight);
-  if (copy.fresh) unpack_rows(weight, 0, weight.rows, copy.rows, true);
+// The rows of the weights, one after another, as products read them: as they lie, from a kept copy, or unpacked for this use where they fit the
+// buffer for it. Else null.
+const void* CudaBackend::unpacked(std::span<const CudaWeight* const> weights, bool bf16) {
+  if (weights.size() == 1 && weights[0]->type == (bf16 ? DType::bf16 : DType::f32)) return weights[0]->data;
+  const std::size_t element = bf16 ? 2 : 4;
+  WeightCopies::Copy copy;
+  if (bf16 == (gemm_ == GemmType::bf16)) copy = copies_->of(weights);
+  if (copy.rows != nullptr && !copy.fresh) return copy.rows;
+  std::size_t bytes = 0;
+  for (const CudaWeight* weight : weights) bytes += static_cast<std::size_t>(weight->rows * weight->cols) * element;
+  if (copy.rows == nullptr) {
+    if (bytes > kWeightScratchBytes) return nullptr;
+    copy.rows = scratch(kSlotWeights, kWeightScratchBytes);
+  }
+  auto* to = static_cast<std::byte*>(copy.rows);
+  for (const CudaWeight* weight : weights) {
+    unpack_rows(*weight, 0, weight->rows, to, bf16);
+    to += static_cast<std::size_t>(weight->rows * weight->cols) * element;
+  }
   return copy.rows;
 }
 
-void CudaBackend::gemm_linear(ops::Matrix x, const ops::LinearOut& out, bool exact) {
-  const auto& weight = static_cast<const CudaWeight&>(*out.weight);
-  HEIRLOOM_CHECK(weight.cols == x.cols);
-  const bool bf16 = gemm_ == GemmType::bf16 && !exact;
-  const void* a = x.data;
-  if (bf16) a = bf16_inputs(x);
-  const void* rows_as_they_are = bf16 ? bf16_rows(weight) : weight.type == DType::f32 ? weight.data : nullptr;
-  const bool as_it_is = rows_as_they_are != nullptr;
-  const std::size_t element = bf16 ? 2 : 4;
-  const auto rows_at_once = static_cast<std::int64_t>(
-      std::max<std::size_t>(1, kWeightScratchBytes / (static_cast<std::size_t>(weight.cols) * element)));
-  for (std::int64_t first = 0; first < weight.rows; first += as_it_is ? weight.rows : rows_at_once) {
-    const std::int64_t rows = as_it_is ? weight.rows : std::min(rows_at_once, weight.rows - first);
-    const void* b = rows_as_they_are;
-    if (!as_it_is) {
-      void* unpacked = scratch(kSlotWeights, kWeightScratchBytes);
-      unpack_rows(weight, first, rows, unpacked, bf16);
-      b = unpacked;
-    }
-    GemmCall call;
-    call.m = static_cast<int>(x.rows);
-    call.n = static_cast<int>(rows);
-    call.k = static_cast<int>(x.cols);
-    call.a = a;
-    call.b = b;
-    call.c = out.out + first;
-    call.lda = call.ldb = call.k;
-    call.ldc = static_cast<int>(weight.rows);
-    call.bf16 = bf16;
-    gemm(call);
+void CudaBackend::run_products(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact) {
+  while (!outs.empty()) {
+    const std::size_t together = exact ? 1 : batch_of(x, outs);
+    gemm_linear(x, outs.first(together), exact);
+    outs = outs.subspan(together);
   }
-  if (out.bias) {
-    const auto n = static_cast<std::uint64_t>(x.rows * weight.rows);
-    device_->launch("add_bias", {static_cast<unsigned>(std::min<std::uint64_t>((n + 255) / 256, 65535))}, {256}, 0, out.out,
-                    out.bias, static_cast<u64>(n), static_cast<unsigned>(weight.rows));
+}
+
+// The products that wait for `outs` as one, side by side in rows of all their columns; `outs` are not written. Null, and they still wait, where others
+// wait or the weights do not fit the buffer for unpacking. On an H200 947 rows of 6,144, 2,048, 16 and 16 columns took 442 us apart and 356 us so.
+float* CudaBackend::joined_products(std::span<const float* const> outs) {
+  if (!pending_products_ || pending_products_->outs.size() != outs.size()) return nullptr;
+  const ops::Matrix x = pending_products_->x;
+  std::vector<const CudaWeight*> weights;
+  std::int64_t columns = 0;
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    if (pending_products_->outs[i].out != outs[i]) return nullptr;
+    weights.push_back(static_cast<const CudaWeight*>(pending_products_->outs[i].weight));
+    columns += weights.back()->rows;
+  }
+  if (static_cast<std::size_t>(columns * x.cols) * 4 > kWeightScratchBytes) return nullptr;  // kept rows or not: the same form
+  pending_products_.reset();
+  float* joined = scratch_f32(kSlotJoined, x.rows * columns);
+  GemmCall call;
+  call.m = static_cast<int>(x.rows);
+  call.n = call.ldc = static_cast<int>(columns);
+  call.k = call.lda = call.ldb = static_cast<int>(x.cols);
+  call.a = x.data;
+  call.b = unpacked(weights, false);
+  call.c = joined;
+  gemm_in_waves(call);
+  return joined;
+}
+
+// How many of `outs`, from the first on, are one batched product: FP32 ones of one shape whose results follow each other in memory. A product of
+// 1,152 columns alone leaves half of a large card's multiprocessors without work.
+std::size_t CudaBackend::batch_of(ops::Matrix x, std::span<const ops::LinearOut> outs) const {
+  const auto& first = static_cast<const CudaWeight&>(*outs[0].weight);
+  const std::int64_t distance = x.rows * first.rows;
+  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, static_cast<std::int64_t>(kWeightScratchBytes / 4) / (first.rows * first.cols)));
+  std::size_t count = 1;
+  if (gemm_ != GemmType::f32 || !options_.fuse) return count;
+  while (count < outs.size() && count < most && outs[count].weight->rows == first.rows && outs[count].out == outs[count - 1].out + distance) ++count;
+  return count;
+}
+
+// The columns of an FP32 product that the vendor's tiles of 128x128, two a multiprocessor, fill in whole waves, where those left over are at most half a wave:
+// as a product of their own they take a smaller tile. Of a 1024x4304x1152 product on an H200, 289 us became 227, of 256x17216x4608 955 us 822.
+std::int64_t CudaBackend::whole_waves(std::int64_t rows, std::int64_t columns) const {
+  constexpr std::int64_t kTile = 128, kStep = 16 * kTile;  // other cuts than at multiples of 2,048 were slower now and then
+  const std::int64_t tiles_of_row = (rows + kTile - 1) / kTile, wave = 2 * device_->info().multiprocessors;
+  const std::int64_t tiles = tiles_of_row * ((columns + kTile - 1) / kTile), waves = tiles / wave;
+  const std::int64_t whole = waves * wave / tiles_of_row * kTile / kStep * kStep;
+  return whole > 0 && 2 * (tiles - whole / kTile * tiles_of_row) <= wave ? whole : columns;
+}
+
+void CudaBackend::gemm_in_waves(GemmCall call) {
+  const int whole = call.batch > 1 || call.bf16 ? call.n : static_cast<int>(whole_waves(call.m, call.n));
+  const int left = call.n - whole;
+  call.n = whole;
+  gemm(call);
+  if (left == 0) return;
+  call.b = static_cast<const float*>(call.b) + static_cast<std::int64_t>(whole) * call.ldb;
+  call.c += whole;
+  call.n = left;
+  gemm(call);
+}
+
+// Products of one shape: several are a batch (batch_of).
+void CudaBackend::gemm_linear(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact) {
+  std::vector<const CudaWeight*> weights;
+  for (const ops::LinearOut& out : outs) {
+    weights.push_back(static_cast<const CudaWeight*>(out.weight));
+    HEIRLOOM_CHECK(weights.back()->cols == x.cols);
+  }
+  const CudaWeight& weight = *weights[0];
+  const bool bf16 = gemm_ == GemmType::bf16 && !exact;
+  GemmCall call;
+  call.a = x.data;
+  if (bf16) call.a = bf16_inputs(x);
+  call.m = static_cast<int>(x.rows);
+  call.k = static_cast<int>(x.cols);
+  call.lda = call.ldb = call.k;
+  call.ldc = static_cast<int>(weight.rows);
+  call.bf16 = bf16;
+  call.batch = static_cast<int>(outs.size());
+  call.stride_b = static_cast<long long>(weight.rows * weight.cols);
+  call.stride_c = static_cast<long long>(x.rows * weight.rows);
+  const auto rows_at_once =
+      static_cast<std::int64_t>(std::max<std::size_t>(1, kWeightScratchBytes / (static_cast<std::size_t>(weight.cols) * (bf16 ? 2 : 4))));
+  const void* all_rows = unpacked(weights, bf16);
+  for (std::int64_t first = 0; first < weight.rows; first += all_rows ? weight.rows : rows_at_once) {
+    const std::int64_t rows = all_rows ? weight.rows : std::min(rows_at_once, weight.rows - first);
+    call.b = all_rows;
+    if (all_rows == nullptr) {
+      void* some = scratch(kSlotWeights, kWeightScratchBytes);
+      unpack_rows(weight, first, rows, some, bf16);
+      call.b = some;
+    }
+    call.c = outs[0].out + first;
+    call.n = static_cast<int>(rows);
+    gemm_in_waves(call);
+  }
+  for (const ops::LinearOut& out : outs) {
+    if (out.bias) pending_biases_.push_back({{out.out, x.rows, weight.rows}, out.bias});
+    if (out.out == bf16_inputs_of_.data) bf16_inputs_of_ = {};
   }
 }
 

@@ -17,10 +17,11 @@ struct Format {
   DType type;
   const char* name;
   int group;
+  bool scattered = false;
 };
 constexpr Format kFormats[] = {
     {DType::f32, "f32", 4},    {DType::f16, "f16", 8},    {DType::bf16, "bf16", 8},  {DType::q8_0, "q8_0", 16},
-    {DType::q4_0, "q4_0", 32}, {DType::q4_k, "q4_k", 32}, {DType::q5_k, "q5_k", 32}, {DType::q6_k, "q6_k", 32},
+    {DType::q4_0, "q4_0", 32}, {DType::q4_k, "q4_k", 32, true}, {DType::q5_k, "q5_k", 32, true}, {DType::q6_k, "q6_k", 32, true},
 };
 
 const Format* format_of(DType type) {
@@ -176,6 +177,7 @@ std::unique_ptr<CudaWeight> upload_weight(Device& device, const ops::WeightData&
   weight->elements = static_cast<std::uint64_t>(data.experts * data.rows * data.cols);
   weight->format = format->name;
   weight->group = format->group;
+  weight->scattered = format->scattered;
   const std::uint64_t row = row_bytes(weight->type, static_cast<std::uint64_t>(data.cols));
   weight->bytes = row * static_cast<std::uint64_t>(data.experts * data.rows);
   weight->data = device.alloc(weight->bytes, data.name);

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "backend/cuda/bf16_copies.h"
+#include "backend/cuda/weight_copies.h"
 #include "backend/cuda/device.h"
 #include "ops/backend.h"
 
@@ -20,7 +20,9 @@ class CudaWeight : public ops::Weight {
   std::uint64_t elements = 0;        // experts * rows * cols
   const char* format = "";           // part of kernel names: "q8_0"
   int group = 1;                     // weights that a gemv thread takes at a time
-  std::shared_ptr<Bf16Copies> copies;  // where a copy of it may be kept; set by the backend
+  bool scattered = false;            // whether those lie apart in a row (FORMAT::kScattered)
+  unsigned unpacking_blocks() const { return static_cast<unsigned>((cols / (scattered ? group : 4) + 127) / 128); }  // of rows_FORMAT_* and a row
+  std::shared_ptr<WeightCopies> copies;  // where a copy of it may be kept; set by the backend
 
  private:
   Device& device_;

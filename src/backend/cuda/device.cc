@@ -1,8 +1,6 @@
 // The part of a device that does not talk to a driver: memory accounting, launch limits, timing.
 #include "backend/cuda/device.h"
 
-#include <chrono>
-
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -63,17 +61,24 @@ int Device::tier_of(std::string_view kernel) const { return find_tier(kernel); }
 
 void Device::launch_checked(const char* kernel, Dim grid, Dim block, unsigned cluster, std::size_t shared_bytes, void** arguments) {
   ++launches_;
-  if (!options_.time_kernels) {
-    raw_launch(kernel, grid, block, cluster, shared_bytes, arguments);
-    return;
+  timed([&] { return std::string(kernel); }, [&] { raw_launch(kernel, grid, block, cluster, shared_bytes, arguments); });
+}
+
+const std::map<std::string, KernelTime>& Device::kernel_times() {
+  for (const Timed& entry : timed_) {
+    KernelTime& time = kernel_times_[entry.what];
+    ++time.launches;
+    time.milliseconds += elapsed_ms(entry.begin, entry.end);
+    destroy_event(entry.begin);
+    destroy_event(entry.end);
   }
-  synchronize(Lane::compute);
-  const auto start = std::chrono::steady_clock::now();
-  raw_launch(kernel, grid, block, cluster, shared_bytes, arguments);
-  synchronize(Lane::compute);
-  KernelTime& time = kernel_times_[kernel];
-  ++time.launches;
-  time.milliseconds += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  timed_.clear();
+  return kernel_times_;
+}
+
+void Device::reset_kernel_times() {
+  kernel_times();
+  kernel_times_.clear();
 }
 
 }  // namespace heirloom::cuda

@@ -31,7 +31,7 @@ struct DeviceOptions {
   bool graphs = true;
   std::string cublas_folder;       // "" = the loader's path and the usual places
   bool lock_host = true;           // false: leave host memory pageable, to measure what page-locking gains
-  bool time_kernels = false;       // one synchronisation per launch; see Device::kernel_times
+  bool time_kernels = false;       // events around every launch and vendor product; see Device::kernel_times
 };
 
 struct DeviceInfo {
@@ -157,8 +157,9 @@ class Device {
   virtual void run_graph(Graph graph) = 0;
   virtual void destroy_graph(Graph graph) noexcept = 0;
 
-  const std::map<std::string, KernelTime>& kernel_times() const { return kernel_times_; }
-  void reset_kernel_times() { kernel_times_.clear(); }
+  /// Under time_kernels: by kernel name, vendor products by shape ("vendor f32 947x1024x3584"). Waits for the compute lane.
+  const std::map<std::string, KernelTime>& kernel_times();
+  void reset_kernel_times();
   std::uint64_t launches() const { return launches_; }
 
  protected:
@@ -171,10 +172,24 @@ class Device {
   DeviceOptions options_;
   DeviceInfo info_;
   std::uint64_t ceiling_bytes_ = 0, used_bytes_ = 0, peak_bytes_ = 0, launches_ = 0;
-  std::map<std::string, KernelTime> kernel_times_;
+  /// Runs `work`, which is given to the compute lane, and counts its time under `what()` where kernels are timed.
+  template <class Name, class Work>
+  void timed(const Name& what, const Work& work) {
+    if (!options_.time_kernels) return work();
+    Timed& entry = timed_.emplace_back(what(), create_event(), create_event());
+    record(entry.begin, Lane::compute);
+    work();
+    record(timed_.back().end, Lane::compute);
+  }
 
  private:
+  struct Timed {
+    std::string what;
+    Event begin = nullptr, end = nullptr;
+  };
   std::map<void*, std::size_t> allocations_;
+  std::map<std::string, KernelTime> kernel_times_;
+  std::vector<Timed> timed_;  // not yet in kernel_times_
 };
 
 /// Throws Error{device} if a launch would not run on compute capability 2.0 (grid, block, shared memory). `static_shared` is

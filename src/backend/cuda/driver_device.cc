@@ -205,23 +205,29 @@ class DriverDevice : public Device {
     const int compute = blas_version_ >= 11000 ? kCublasCompute32F : kCudaR32F;
     const auto *a = static_cast<const float*>(call.a), *b = static_cast<const float*>(call.b);
     CUresult result = 0;
-    if (call.bf16 && batched) {
-      result = blas_api_.cublasGemmStridedBatchedEx(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, call.b,
-                                                    kCudaR16BF, call.ldb, call.stride_b, call.a, kCudaR16BF, call.lda, call.stride_a,
-                                                    &call.beta, call.c, kCudaR32F, call.ldc, call.stride_c, call.batch, compute,
-                                                    kCublasGemmDefault);
-    } else if (call.bf16) {
-      result = blas_api_.cublasGemmEx(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, call.b, kCudaR16BF,
-                                      call.ldb, call.a, kCudaR16BF, call.lda, &call.beta, call.c, kCudaR32F, call.ldc, compute,
-                                      kCublasGemmDefault);
-    } else if (batched) {
-      result = blas_api_.cublasSgemmStridedBatched(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, b, call.ldb,
-                                                   call.stride_b, a, call.lda, call.stride_a, &call.beta, call.c, call.ldc,
-                                                   call.stride_c, call.batch);
-    } else {
-      result = blas_api_.cublasSgemm(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, b, call.ldb, a, call.lda,
-                                     &call.beta, call.c, call.ldc);
-    }
+    const auto multiply = [&] {
+      if (call.bf16 && batched) {
+        result = blas_api_.cublasGemmStridedBatchedEx(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, call.b,
+                                                      kCudaR16BF, call.ldb, call.stride_b, call.a, kCudaR16BF, call.lda, call.stride_a,
+                                                      &call.beta, call.c, kCudaR32F, call.ldc, call.stride_c, call.batch, compute,
+                                                      kCublasGemmDefault);
+      } else if (call.bf16) {
+        result = blas_api_.cublasGemmEx(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, call.b, kCudaR16BF,
+                                        call.ldb, call.a, kCudaR16BF, call.lda, &call.beta, call.c, kCudaR32F, call.ldc, compute,
+                                        kCublasGemmDefault);
+      } else if (batched) {
+        result = blas_api_.cublasSgemmStridedBatched(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, b, call.ldb,
+                                                     call.stride_b, a, call.lda, call.stride_a, &call.beta, call.c, call.ldc,
+                                                     call.stride_c, call.batch);
+      } else {
+        result = blas_api_.cublasSgemm(blas_, op, kCublasOperationNone, call.n, call.m, call.k, &call.alpha, b, call.ldb, a, call.lda,
+                                       &call.beta, call.c, call.ldc);
+      }
+    };
+    timed([&] {
+      return fmt::format("vendor {} {}x{}x{}{}{}", call.bf16 ? "bf16" : "f32", call.m, call.n, call.k, call.b_transposed ? "" : " nn",
+                         batched ? fmt::format(" by {}", call.batch) : "");
+    }, multiply);
     if (result != 0) {
       fail(ErrorKind::device, "cuBLAS {}: status {} for m {}, n {}, k {}, batch {}", call.bf16 ? "GemmEx" : "Sgemm", result, call.m,
            call.n, call.k, call.batch);

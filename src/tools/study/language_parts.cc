@@ -127,13 +127,23 @@ void study_share(StudyBench& bench) {
   const auto share = [&](const std::string& what, const StudyFigure& figure) {
     bench.add(what, figure, fmt::format("{:.0f} % of the vendor's", 100 * figure.median / vendor.median)).times_better = 0;
   };
-  // Matrix products alone are counted as work: attention, the delta rule and everything else only take time.
+  // What the vendor's product gives at this model's own shapes: a language model's and the tower's before and after its merger.
+  struct Shape {
+    int m, n, k;
+  };
+  for (const Shape& s : {Shape{kPrompt, 3584, 1024}, Shape{1024, 1152, 1152}, Shape{256, 1152, 4304}}) {
+    StudyFigure own_shape;
+    vendor_rate(bench, *gpu, s.m, s.n, s.k, bf16, own_shape);
+    share(fmt::format("vendor GEMM, {}, {} x {} x {}", arithmetic, s.m, s.n, s.k), own_shape);
+  }
+  // Matrix products alone are counted as work: attention, the delta rule and everything else only take time. As in use, the picture comes
+  // first: what memory there is for unpacked weights goes to the tower before the language model.
+  const model::VisionInput picture = study_picture(448, 448);
+  share("tower, 448x448", bench.rate(*gpu, 1e-12 * tower_flops(model->config().vision, picture), "TFLOP/s", [&] { model->encode_image(picture); }));
   for (const int tokens : {kPrompt, 4096}) {
     const double work = 2e-12 * static_cast<double>(model->active_parameters(false)) * tokens;
     share(fmt::format("prefill of {} tokens", tokens), prompt_rate(bench, *model, tokens, std::max(1, tokens / 2048), work, "TFLOP/s"));
   }
-  const model::VisionInput picture = study_picture(448, 448);
-  share("tower, 448x448", bench.rate(*gpu, 1e-12 * tower_flops(model->config().vision, picture), "TFLOP/s", [&] { model->encode_image(picture); }));
   const double gigabytes = static_cast<double>(gpu->device().peak_bytes()) * 1e-9;
   bench.add("GPU memory", {gigabytes, gigabytes, gigabytes, "GB", 1}, "weights of both models, state, KV and scratch");
 }

@@ -133,7 +133,7 @@ void study_dequantise(StudyBench& bench) {
     const bool bf16 = gemm == cuda::GemmType::bf16;
     cuda::CudaBackendOptions settings;
     settings.gemm = gemm;
-    settings.bf16_copies = false;
+    settings.weight_copies = false;
     if (bf16 && !bench.open_gpu(cuda::GemmType::f32)->device().has_vendor_gemm(true)) break;
     const auto gpu = bench.open_gpu(settings), keeping = bf16 ? bench.open_gpu(gemm) : nullptr;
     const char* product = gpu->device().has_vendor_gemm(false) ? "the vendor's GEMM" : "the own tile, for want of cuBLAS";

@@ -39,12 +39,77 @@ KERNEL(kv_gather_bf16, 256, u16* k, u16* v, const StepSequence* sequences, int s
   kv_gather_rows(k, v, sequences, sequence, layer, head, num_kv_heads, head_dim, tokens, all_rows, kv_type);
 }
 
+// Reductions of `Rows` values at once by block_reduce, in its order.
+template <int Rows, class Op>
+DEVICE void reduce_rows(float (&v)[Rows], float* scratch, Op op) {
+  const int t = tid_x();
+  gpu_sync();
+  UNROLL for (int r = 0; r < Rows; r++) scratch[r * 288 + t] = v[r];
+  gpu_sync();
+  if (t < 32 * Rows) {
+    float* of_row = scratch + t / 32 * 288;
+    float sum = of_row[t % 32];
+    UNROLL for (int i = 1; i < 8; i++) sum = op(sum, of_row[t % 32 + 32 * i]);
+    of_row[256 + t % 32] = sum;
+  }
+  gpu_sync();
+  if (t < 4 * Rows) {
+    float* of_row = scratch + t / 4 * 288;
+    float sum = of_row[256 + t % 4];
+    UNROLL for (int i = 1; i < 8; i++) sum = op(sum, of_row[256 + 4 * i + t % 4]);
+    of_row[t % 4] = sum;
+  }
+  gpu_sync();
+  UNROLL for (int r = 0; r < Rows; r++) {
+    const F4 total = *(const F4*)(scratch + r * 288);
+    v[r] = op(op(total.x, total.y), op(total.z, total.w));
+  }
+}
+
+// Rows of at most 256 * Held columns: a block takes `Rows` of them at a time, which share its barriers, with all values in registers.
+template <int Rows, int Held, class T>
+DEVICE void softmax_of_short_rows(T* out, const float* scores, int rows, int cols, int pitch, int causal, int first_valid, float* scratch) {
+  const int t = tid_x();
+  for (int first = bid_x() * Rows; first < rows; first += nbid_x() * Rows) {
+    float held[Rows][Held], of_row[Rows];
+    int n[Rows];
+    UNROLL for (int r = 0; r < Rows; r++) {
+      const int at = first + r;
+      n[r] = at >= rows ? 0 : causal ? gpu_min_i(cols, first_valid + at % causal) : cols;
+      of_row[r] = -3.0e38f;
+      UNROLL for (int j = 0; j < Held; j++) held[r][j] = t + 256 * j < n[r] ? scores[(u64)at * (u64)pitch + (u64)(t + 256 * j)] : -3.0e38f;
+    }
+    UNROLL for (int r = 0; r < Rows; r++) {
+      UNROLL for (int j = 0; j < Held; j++) of_row[r] = gpu_max(of_row[r], held[r][j]);
+    }
+    reduce_rows(of_row, scratch, Max());
+    UNROLL for (int r = 0; r < Rows; r++) {
+      const float maximum = of_row[r];
+      of_row[r] = 0;
+      UNROLL for (int j = 0; j < Held; j++) {
+        held[r][j] = t + 256 * j < n[r] ? gpu_exp(held[r][j] - maximum) : 0.0f;
+        of_row[r] += held[r][j];
+      }
+    }
+    reduce_rows(of_row, scratch, Sum());
+    UNROLL for (int r = 0; r < Rows; r++) {
+      const float inverse = 1.0f / of_row[r];
+      T* to = out + (u64)(first + r) * (u64)pitch;
+      UNROLL for (int j = 0; j < Held; j++) {
+        if (first + r < rows && t + 256 * j < cols) put(to + t + 256 * j, held[r][j] * inverse);
+      }
+    }
+  }
+}
+
 // `out` may be `scores` itself; both have rows of `pitch` elements. causal: 0, or how many rows of one head follow each other.
 template <class T>
 DEVICE void softmax_of_rows(T* out, float* scores, int rows, int cols, int pitch, int causal, int first_valid) {
-  SHARED F4 scratch4[72];
+  SHARED F4 scratch4[4 * 72];
   float* scratch = (float*)scratch4;
   gpu_wait_inputs();
+  if (cols <= 256) return softmax_of_short_rows<4, 1>(out, scores, rows, cols, pitch, causal, first_valid, scratch);
+  if (cols <= 1024) return softmax_of_short_rows<2, 4>(out, scores, rows, cols, pitch, causal, first_valid, scratch);
   for (int r = bid_x(); r < rows; r += nbid_x()) {
     float* row = scores + (u64)r * (u64)pitch;
     T* to = out + (u64)r * (u64)pitch;

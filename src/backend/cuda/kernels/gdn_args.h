@@ -11,10 +11,11 @@ struct GdnChunkArgs {
   const float* conv_out;  // [T, conv_channels], v in its last nv * D columns
   const float* g;         // [T, nv] log decay
   const float* beta;      // [T, nv]
-  float* u;               // [T, nv, D] T (beta v)
+  float* u;               // [T, nv, D] T (beta v); after the walk v'
   float* w;               // [T, nv, D] T (beta exp(G) k)
   float* attention;       // [T, nv, 64] (q k) exp(G_i - G_j) D^-1/2, zero above the diagonal
   float* cumulative;      // [T, nv] G: sum of g from the chunk's start
+  float* states;          // [slots, nv, D, D] the state before each chunk (gdn_tiles.h)
   float* core_out;        // [T, nv, D]
   const StepSequence* sequences;
   int layer, num_k_heads, num_v_heads, tiled;

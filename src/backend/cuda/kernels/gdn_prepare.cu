@@ -1,12 +1,12 @@
 // What the chunked delta rule (and verify's taps) need per token: q and k of each key head L2-normalised, x * rsqrt(sum x^2 +
 // 1e-6); log decay g = -exp(A_log) softplus(a + dt_bias); beta = sigmoid(b). Block of D threads a (key head, row), grid (nk,
-// min(rows, 65535)); the gates are done by the blocks of key head 0.
+// min(rows, 65535)); the gates are done by the blocks of key head 0, rows of a and b lie `gate_stride` floats apart.
 #include "backend/cuda/kernels/gdn_math.h"
 
 template <int D>
 DEVICE void gdn_prepare(float* q_out, float* k_out, float* g_out, float* beta_out, const float* conv_out, const float* a,
                         const float* b, const float* dt_bias, const float* neg_exp_a, int num_k_heads, int num_v_heads,
-                        int rows) {
+                        int rows, int gate_stride) {
   SHARED float q[D], k[D];
   SHARED F4 scratch4[16];
   float* scratch = (float*)scratch4;
@@ -30,16 +30,17 @@ DEVICE void gdn_prepare(float* q_out, float* k_out, float* g_out, float* beta_ou
     if (h == 0) {
       for (int v = t; v < num_v_heads; v += D) {
         const u64 at = (u64)r * (u64)num_v_heads + (u64)v;
-        g_out[at] = gdn_log_decay(a[at], dt_bias[v], neg_exp_a[v]);
-        beta_out[at] = gpu_sigmoid(b[at]);
+        const u64 from = (u64)r * (u64)gate_stride + (u64)v;
+        g_out[at] = gdn_log_decay(a[from], dt_bias[v], neg_exp_a[v]);
+        beta_out[at] = gpu_sigmoid(b[from]);
       }
     }
   }
 }
 #define PREPARE(D)                                                                                                       \
   KERNEL(gdn_prepare_##D, D, float* q, float* k, float* g, float* beta, const float* conv_out, const float* a, const float* b, \
-         const float* dt_bias, const float* neg_exp_a, int num_k_heads, int num_v_heads, int rows) {                     \
-    gdn_prepare<D>(q, k, g, beta, conv_out, a, b, dt_bias, neg_exp_a, num_k_heads, num_v_heads, rows);                   \
+         const float* dt_bias, const float* neg_exp_a, int num_k_heads, int num_v_heads, int rows, int gate_stride) {    \
+    gdn_prepare<D>(q, k, g, beta, conv_out, a, b, dt_bias, neg_exp_a, num_k_heads, num_v_heads, rows, gate_stride);     \
   }
 PREPARE(32)
 PREPARE(64)

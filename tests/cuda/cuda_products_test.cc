@@ -1,0 +1,174 @@
+// Products of many rows: several as one batch, cut where whole waves of tiles end, from kept FP32 rows; and their biases, which the next op adds on its way.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "cuda/cuda_cases.h"
+
+namespace heirloom::test {
+namespace {
+
+using Results = std::vector<std::vector<float>>;
+
+/// The same calls with and without fusion give the same bits, in every matrix, with fewer launches.
+void expect_same_without_fusion(const CudaCase& c, const std::function<Results(cuda::CudaBackend&)>& run) {
+  Results results[2];
+  std::uint64_t launches[2];
+  for (const bool fuse : {false, true}) {
+    CudaCase with = c;
+    with.fuse = fuse;
+    auto backend = open_emulated(with);
+    const std::uint64_t before = backend->device().launches();
+    results[fuse] = run(*backend);
+    launches[fuse] = backend->device().launches() - before;
+  }
+  EXPECT_EQ(results[0], results[1]) << c.name;
+  EXPECT_LT(launches[1], launches[0]) << c.name;
+}
+
+class emulator_products : public testing::TestWithParam<CudaCase> {};
+
+TEST_P(emulator_products, of_one_shape_side_by_side_match_the_reference) {
+  constexpr std::int64_t kCols = 64, kOut = 21;
+  for (const std::int64_t rows : {9, 70}) {
+    auto backend = open_emulated(GetParam());
+    Both x(*backend, rows, kCols, 1), together(*backend, 3 * rows, kOut, 2), apart(*backend, rows, kOut, 3), biases(*backend, 3, kOut, 4);
+    std::vector<std::unique_ptr<ops::Weight>> weights;
+    std::vector<ops::LinearOut> outs;
+    for (unsigned i = 0; i < 4; ++i) {
+      const MadeWeight made = make_weight(i % 2 ? DType::q8_0 : DType::f16, 1, kOut, kCols, 10 + i);
+      weights.push_back(backend->load_weight(made.data));
+      const bool last = i == 3;
+      float* out = last ? apart.device().data : together.device().data + i * rows * kOut;
+      outs.push_back({weights.back().get(), out, last ? nullptr : biases.device_data() + i * kOut});
+      const ops::Matrix expected{last ? apart.values().data() : together.values().data() + i * rows * kOut, rows, kOut};
+      ops::reference::linear(x.host(), made.floats.data(), last ? nullptr : biases.values().data() + i * kOut, expected);
+    }
+    for (int use = 0; use < 2; ++use) {  // the second one from kept rows
+      backend->linear(x.device(), outs);
+      together.expect_equal("three that follow each other");
+      apart.expect_equal("one elsewhere");
+    }
+    // Without biases they wait for an op that wants them as one, and are written for any other.
+    for (std::size_t i = 0; i < 3; ++i) {
+      outs[i].bias = nullptr;
+      float* values = together.values().data() + static_cast<std::int64_t>(i) * rows * kOut;
+      for (std::int64_t at = 0; at < rows * kOut; ++at) values[at] -= biases.values()[i * kOut + static_cast<std::size_t>(at % kOut)];
+    }
+    backend->linear(x.device(), outs);
+    backend->add(x.device(), x.device());  // later than the products that read it
+    together.expect_equal("products without biases");
+    apart.expect_equal("the last one of them");
+  }
+}
+
+TEST_P(emulator_products, wider_than_whole_waves_of_tiles_match_the_reference) {
+  constexpr std::int64_t kRows = 9, kCols = 32, kOut = 2048 + 80;
+  auto backend = open_emulated(GetParam());
+  const MadeWeight made = make_weight(DType::q8_0, 1, kOut, kCols, 1);
+  const auto weight = backend->load_weight(made.data);
+  Both x(*backend, kRows, kCols, 2), out(*backend, kRows, kOut, 3), bias(*backend, 1, kOut, 4);
+  const ops::LinearOut to{weight.get(), out.device().data, bias.device_data()};
+  backend->linear(x.device(), {&to, 1});
+  ops::reference::linear(x.host(), made.floats.data(), bias.values().data(), out.host());
+  out.expect_equal("two parts");
+}
+
+TEST_P(emulator_products, biases_on_the_way_of_the_next_op_change_no_result) {
+  constexpr std::int64_t kRows = 9, kCols = 32;
+  for (const std::int64_t width : {std::int64_t{13}, std::int64_t{1100}, std::int64_t{2200}}) {
+    const MadeWeight first = make_weight(DType::f16, 1, width, kCols, 1);
+    expect_same_without_fusion(GetParam(), [&](cuda::CudaBackend& backend) {
+      const auto weight = backend.load_weight(first.data);
+      Both x(backend, kRows, kCols, 2), bias(backend, 1, width, 3), norm_weight(backend, 1, width, 4), norm_bias(backend, 1, width, 5),
+          residual(backend, kRows, width, 6), delta(backend, kRows, width, 7), normed(backend, kRows, width, 8), plain(backend, kRows, width, 9);
+      std::vector<Both> gelus;
+      gelus.reserve(2);
+      for (const ops::Gelu kind : {ops::Gelu::tanh, ops::Gelu::erf}) {
+        Both& out = gelus.emplace_back(backend, kRows, width, 10u);
+        const ops::LinearOut to{weight.get(), out.device().data, bias.device_data()};
+        backend.linear(x.device(), {&to, 1});
+        backend.gelu(out.device(), kind);
+      }
+      const ops::LinearOut to_delta{weight.get(), delta.device().data, bias.device_data()};
+      backend.linear(x.device(), {&to_delta, 1});
+      backend.add(residual.device(), delta.device());
+      backend.layer_norm(residual.device(), norm_weight.device_data(), norm_bias.device_data(), 1e-6f, normed.device());
+      Results results{gelus[0].downloaded(), gelus[1].downloaded(), residual.downloaded(), delta.downloaded(), normed.downloaded()};
+      // Without a norm behind the sum, and without anything behind the product.
+      backend.linear(x.device(), {&to_delta, 1});
+      backend.add(residual.device(), delta.device());
+      const ops::LinearOut to_plain{weight.get(), plain.device().data, bias.device_data()};
+      backend.linear(x.device(), {&to_plain, 1});
+      for (const Both* out : {&residual, &delta, &plain}) results.push_back(out->downloaded());
+      // Memory that is freed while a bias waits.
+      {
+        Both unread(backend, kRows, width, 11);
+        const ops::LinearOut to_unread{weight.get(), unread.device().data, bias.device_data()};
+        backend.linear(x.device(), {&to_unread, 1});
+      }
+      const ops::Buffer next = backend.make_buffer(static_cast<std::size_t>(kRows * width) * 4);
+      backend.zero(next.data(), next.bytes());
+      std::vector<float> zeros(static_cast<std::size_t>(kRows * width), 1.0f);
+      backend.download(zeros.data(), next.data(), next.bytes());
+      EXPECT_EQ(zeros, std::vector<float>(zeros.size(), 0.0f));
+      return results;
+    });
+  }
+}
+
+TEST_P(emulator_products, attention_of_segments_of_any_length_matches_the_reference) {
+  const int heads = 1, hd = 8;
+  for (const std::int32_t rows : {301, 1030}) {
+    auto backend = open_emulated(GetParam());
+    const std::vector<std::int32_t> segments{0, rows};
+    Both q(*backend, rows, hd, 1, 4.0f), k(*backend, rows, hd, 2, 4.0f), v(*backend, rows, hd, 3), out(*backend, rows, hd, 4);
+    backend->segment_attention(q.device(), k.device(), v.device(), heads, segments, nullptr, nullptr, out.device());
+    ops::reference::segment_attention(q.host(), k.host(), v.host(), heads, segments, nullptr, nullptr, out.host());
+    out.expect_equal(std::to_string(rows) + " rows");
+  }
+}
+
+TEST_P(emulator_products, attention_of_medium_segments_matches_the_reference) {
+  for (const auto& [heads, hd] : {std::pair{3, 20}, {2, 72}, {1, 128}}) {
+    auto backend = open_emulated(GetParam());
+    const std::vector<std::int32_t> segments{0, 1, 18, 83, 214};
+    const std::int64_t rows = segments.back();
+    Both q(*backend, rows, heads * hd, 1, 2.0f), k(*backend, rows, heads * hd, 2, 2.0f), v(*backend, rows, heads * hd, 3), out(*backend, rows, heads * hd, 4);
+    backend->segment_attention(q.device(), k.device(), v.device(), heads, segments, nullptr, nullptr, out.device());
+    ops::reference::segment_attention(q.host(), k.host(), v.host(), heads, segments, nullptr, nullptr, out.host());
+    out.expect_equal(std::to_string(hd) + " dims");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(every_case, emulator_products, testing::ValuesIn(cuda_cases()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(emulator_weights_kept, fp32_rows_are_kept_while_memory_is_plentiful_and_given_up) {
+  constexpr std::uint64_t kMemory = std::uint64_t{96} << 20;
+  constexpr std::int64_t kRows = 20, kCols = 64, kOut = 96;
+  const MadeWeight made = make_weight(DType::q8_0, 1, kOut, kCols, 1);
+  std::vector<float> results[2];
+  for (const bool keep : {false, true}) {
+    cuda::CudaBackendOptions options;
+    options.weight_copies = keep;
+    auto backend = open_emulated(cuda_cases().front(), options, cuda::GemmType::f32, kMemory);
+    const auto weight = backend->load_weight(made.data);
+    Both x(*backend, kRows, kCols, 2), out(*backend, kRows, kOut, 3);
+    const ops::LinearOut to{weight.get(), out.device().data};
+    backend->linear(x.device(), {&to, 1});
+    results[keep] = out.downloaded();
+    if (!keep) continue;
+    const std::uint64_t launches = backend->device().launches();
+    backend->linear(x.device(), {&to, 1});
+    EXPECT_EQ(backend->device().launches(), launches + 1) << "nothing was unpacked";
+    EXPECT_EQ(out.downloaded(), results[1]);
+    const std::uint64_t used = backend->device().used_bytes(), free_bytes = backend->device().ceiling_bytes() - used;
+    const ops::Buffer large = backend->make_buffer(free_bytes + 4096);
+    EXPECT_EQ(backend->device().used_bytes(), used + large.bytes() - static_cast<std::uint64_t>(kOut * kCols * 4)) << "the kept rows made room";
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+}  // namespace
+}  // namespace heirloom::test
