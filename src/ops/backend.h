@@ -259,7 +259,7 @@ class Backend {
   ///   causal conv + SiLU over qkv (conv state read, updated), L2 norm of q and k (x * rsqrt(sum x^2 + 1e-6)),
   ///   g = neg_exp_a * softplus(a + dt_bias), beta = sigmoid(b), per value head:
   ///   S = exp(g) S; S += k (beta (v - S^T k))^T; y = S^T q * head_k_dim^-0.5; out = rms_norm(y) * norm * silu(z).
-  ///   qkv [T, conv_channels] (q heads, k heads, v heads), z and out [T, nv * head_v_dim], a, b [T, nv]. out may alias z.
+  ///   qkv [T, conv_channels] (q heads, k heads, v heads), z and out [T, nv * head_v_dim], a, b [T, nv]. out may alias z; the inputs' values are used up.
   virtual void gdn_mixer(int layer, const GdnWeights& weights, Matrix qkv, Matrix z, Matrix a, Matrix b, Matrix out,
                          const GdnTaps* taps) = 0;
   /// Softmax attention between its projections, for attention layer `layer` (index among attention layers):

@@ -135,7 +135,7 @@ void study_dequantise(StudyBench& bench) {
     settings.gemm = gemm;
     settings.weight_copies = false;
     if (bf16 && !bench.open_gpu(cuda::GemmType::f32)->device().has_vendor_gemm(true)) break;
-    const auto gpu = bench.open_gpu(settings), keeping = bf16 ? bench.open_gpu(gemm) : nullptr;
+    const auto gpu = bench.open_gpu(settings), keeping = bench.open_gpu(gemm);
     const char* product = gpu->device().has_vendor_gemm(false) ? "the vendor's GEMM" : "the own tile, for want of cuBLAS";
     for (const DType type : {DType::q8_0, DType::q4_0}) {
       bench.begin_group();
@@ -143,9 +143,8 @@ void study_dequantise(StudyBench& bench) {
       const DenseFfn ffn(*gpu, type);
       bench.add(label + ": in every tile", bench.time(*gpu, [&] { ffn.run_unpacking_in_tiles(); }));
       bench.add(label + ": once a product, then " + product, bench.time(*gpu, [&] { ffn.run(); }));
-      if (!keeping) continue;
       const DenseFfn kept(*keeping, type);
-      bench.add(label + ": once for good, as BF16 rows", bench.time(*keeping, [&] { kept.run(); }));
+      bench.add(label + ": once for good, as rows", bench.time(*keeping, [&] { kept.run(); }));
     }
   }
 }

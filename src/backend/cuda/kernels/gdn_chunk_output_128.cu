@@ -1,4 +1,4 @@
 // Head dimension 128: see gdn_chunk_output.h.
 #include "backend/cuda/kernels/gdn_chunk_output.h"
 
-KERNEL_TOGETHER(gdn_chunk_output_128, 256, 3, const GdnChunkArgs p) { gdn_chunk_output<128>(p); }
+KERNEL_TOGETHER(gdn_chunk_output_128, 256, 2, const GdnChunkArgs p) { gdn_chunk_output<128>(p); }
