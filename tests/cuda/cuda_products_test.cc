@@ -159,6 +159,35 @@ TEST_P(emulator_products, side_by_side_for_the_delta_rule_change_no_result) {
   }
 }
 
+// q, k and v of few rows are one product too, without biases of any number.
+TEST_P(emulator_products, side_by_side_for_attention_of_segments_change_no_result) {
+  constexpr int kHeads = 2, kDim = 12, kWidth = kHeads * kDim, kCols = 32;
+  for (const std::vector<std::int32_t>& segments : {std::vector<std::int32_t>{0, 40, 61}, std::vector<std::int32_t>{0, 330}}) {
+    const std::int64_t rows = segments.back();
+    for (const bool biased : {false, true}) {
+      Results results[2];
+      for (const bool fuse : {false, true}) {
+        CudaCase with = GetParam();
+        with.fuse = fuse;
+        auto backend = open_emulated(with);
+        Both x(*backend, rows, kCols, 1), q(*backend, rows, kWidth, 2), k(*backend, rows, kWidth, 3), v(*backend, rows, kWidth, 4),
+            out(*backend, rows, kWidth, 5), bias(*backend, 3, kWidth, 6);
+        std::vector<std::unique_ptr<ops::Weight>> weights;
+        std::vector<ops::LinearOut> outs;
+        for (const Both* to : {&q, &k, &v}) {
+          const auto i = static_cast<unsigned>(outs.size());
+          weights.push_back(backend->load_weight(make_weight(DType::f16, 1, kWidth, kCols, 20 + i).data));
+          outs.push_back({weights.back().get(), to->device().data, biased ? bias.device_data() + i * kWidth : nullptr});
+        }
+        backend->linear(x.device(), outs);
+        backend->segment_attention(q.device(), k.device(), v.device(), kHeads, segments, nullptr, nullptr, out.device());
+        results[fuse].push_back(out.downloaded());
+      }
+      EXPECT_EQ(results[0], results[1]) << rows << " rows" << (biased ? ", biases" : "");
+    }
+  }
+}
+
 TEST_P(emulator_products, attention_of_segments_of_any_length_matches_the_reference) {
   const int heads = 1, hd = 8;
   for (const std::int32_t rows : {301, 1030}) {

@@ -262,8 +262,29 @@ void CudaBackend::attention_by_gemm(int layer, const ops::AttentionWeights& weig
 void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v, int num_heads,
                                     std::span<const std::int32_t> segments, const float* rope_cos, const float* rope_sin,
                                     ops::Matrix out) {
-  flush();
   const int width = static_cast<int>(q.cols), hd = width / num_heads;
+  int longest = 0, stride = width;  // stride: floats from one row of q, k and v to the next
+  for (std::size_t s = 0; s + 1 < segments.size(); ++s) longest = std::max(longest, segments[s + 1] - segments[s]);
+  if (pending_products_ && longest > kSmallSegment && rope_cos == nullptr) {
+    const std::vector<ops::LinearOut> waiting = pending_products_->outs;
+    const float* const outs[] = {q.data, k.data, v.data};
+    if (float* joined = joined_products(outs)) {
+      stride = 3 * width;
+      q.data = joined;
+      k.data = joined + width;
+      v.data = joined + 2 * width;
+      BiasArgs args{};
+      unsigned count = 0;
+      for (std::size_t i = 0; i < waiting.size(); ++i) {
+        if (waiting[i].bias == nullptr) continue;
+        args.x[count] = joined + static_cast<std::int64_t>(i) * width;
+        args.bias[count++] = waiting[i].bias;
+      }
+      const auto rows = static_cast<int>(q.rows);
+      if (count > 0) device_->launch("add_biases", {static_cast<unsigned>(std::min(rows, 65535)), count}, {256}, 0, args, rows, width, stride);
+    }
+  }
+  flush();
   const float* queries = q.data;
   const float* keys = k.data;
   if (rope_cos) {
@@ -276,8 +297,6 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
     queries = turned[0];
     keys = turned[1];
   }
-  int longest = 0;
-  for (std::size_t s = 0; s + 1 < segments.size(); ++s) longest = std::max(longest, segments[s + 1] - segments[s]);
   const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
   if (longest <= kSmallSegment && hd <= kSmallHeadDim) {
     auto* places = static_cast<int*>(scratch(kSlotSegments, segments.size_bytes()));
@@ -295,8 +314,10 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
       const int n = segments[s + 1] - segments[s];
       const std::int64_t at = static_cast<std::int64_t>(segments[s]) * width;
       if (n == 0) continue;
+      const std::int64_t from = static_cast<std::int64_t>(segments[s]) * stride;
       device_->launch("segment_attention_medium", {static_cast<unsigned>((n + 15) / 16), static_cast<unsigned>(num_heads)}, {256},
-                      medium_shared_bytes(n, hd), out.data + at, queries + at, keys + at, static_cast<const float*>(v.data + at), n, width, hd, scale);
+                      medium_shared_bytes(n, hd), out.data + at, queries + from, keys + from, static_cast<const float*>(v.data + from), n, width, stride,
+                      hd, scale);
     }
     return;
   }
@@ -306,7 +327,7 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
     const int begin = segments[s], n = segments[s + 1] - begin;
     for (int r = 0; r < n; r += rows_at_once) {
       const int rows = std::min(rows_at_once, n - r), all_rows = num_heads * rows;
-      const std::int64_t at = static_cast<std::int64_t>(begin + r) * width, all = static_cast<std::int64_t>(begin) * width;
+      const std::int64_t at = static_cast<std::int64_t>(begin + r) * stride, all = static_cast<std::int64_t>(begin) * stride;
       GemmCall call;  // one product a head
       call.m = rows;
       call.n = n;
@@ -314,7 +335,7 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
       call.a = queries + at;
       call.b = keys + all;
       call.c = scores;
-      call.lda = call.ldb = width;
+      call.lda = call.ldb = stride;
       call.ldc = n;
       call.alpha = scale;
       call.batch = num_heads;
@@ -329,9 +350,9 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
       product.a = scores;
       product.lda = n;
       product.b = v.data + all;
-      product.ldb = width;
+      product.ldb = stride;
       product.b_transposed = false;
-      product.c = out.data + at;
+      product.c = out.data + static_cast<std::int64_t>(begin + r) * width;
       product.ldc = width;
       product.batch = num_heads;
       product.stride_a = call.stride_c;
