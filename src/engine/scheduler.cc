@@ -585,6 +585,7 @@ void Scheduler::finish(Sequence& sequence, FinishReason reason) {
     if (cache_.wants(prefix, false)) cache_.keep(prefix, std::move(*sequence.state).finish(), kind);
   }
   sequence.state.reset();
+  sequence.features.clear();  // nothing of it is left on the device when its end is told
   publish_metrics();  // whoever waits for the result sees figures that include it
   try {
     if (job.on_done) job.on_done(result);
