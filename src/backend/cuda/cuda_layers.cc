@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels/attention_args.h"
+#include "backend/cuda/layer_weight.h"
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -15,24 +16,13 @@ namespace {
 
 constexpr int kWarps = kLayerThreads / 32, kMailBytes = 32;
 
-const CudaWeight& cuda_weight(const ops::Weight* weight) { return static_cast<const CudaWeight&>(*weight); }
-LayerWeight layer_weight(const ops::Weight* weight) {
-  const CudaWeight& w = cuda_weight(weight);
-  return {static_cast<const unsigned char*>(w.data), w.elements};
-}
 std::string_view format_of(const ops::Weight* weight) { return cuda_weight(weight).format; }
-/// Bytes of a row in shared memory, of the two types that the kernels take.
-std::int64_t staged_row_bytes(std::string_view format, std::int64_t k) {
-  return (format == "q8_0" ? k : k / 2) + k / 16;
-}
 bool takes_hidden(std::int64_t hidden) { return hidden % 256 == 0 && hidden <= kLayerMaxHidden; }
-std::int64_t int8_row_bytes(std::int64_t k) { return k + k / 2; }
 int shift_for(std::int64_t groups) { return std::countr_zero(std::bit_ceil(static_cast<unsigned>(groups))); }
 int gate_format(std::string_view format) {
   return format == "q8_0" ? kGateQ8_0 : format == "q4_0" ? kGateQ4_0 : format == "f32" ? kGateF32 : format == "f16" ? kGateF16
        : format == "bf16" ? kGateBf16 : -1;
 }
-bool quantised(std::string_view format) { return format == "q8_0" || format == "q4_0"; }
 
 }  // namespace
 
@@ -206,7 +196,7 @@ bool CudaBackend::launch_gdn_layer(const PendingHalf& half) {
   const std::string_view format = qkv.format;
   const int gates = gate_format(a.format);
   if ((D != 64 && D != 128) || weights.head_v_dim != D || weights.num_v_heads != heads || heads > kLayerParts || !takes_hidden(hidden) ||
-      !quantised(format) || format != z.format || format != half.last->format || std::string_view(a.format) != b.format || gates < 0 ||
+      !stageable(format) || format != z.format || format != half.last->format || std::string_view(a.format) != b.format || gates < 0 ||
       half.last->rows != hidden || plan_->shape.conv_kernel != 4) {
     return false;
   }
@@ -215,11 +205,11 @@ bool CudaBackend::launch_gdn_layer(const PendingHalf& half) {
   if (static_cast<std::size_t>(shared) > device_->info().shared_bytes) return false;
   GdnLayerArgs args{};
   args.in = layer_input(half.in.norm);
-  args.qkv = layer_weight(&qkv);
-  args.z = layer_weight(&z);
-  args.a = layer_weight(&a);
-  args.b = layer_weight(&b);
-  args.out = layer_weight(half.last);
+  args.qkv = layer_weight(qkv);
+  args.z = layer_weight(z);
+  args.a = layer_weight(a);
+  args.b = layer_weight(b);
+  args.out = layer_weight(*half.last);
   args.gate_format = gates;
   args.conv_weight = weights.conv;
   args.dt_bias = weights.dt_bias;
@@ -245,7 +235,7 @@ bool CudaBackend::launch_ffn_layer(const PendingHalf& half) {
   int clusters = kLayerParts;  // as many as share the inner dimension in groups of 32
   while (clusters > 1 && inner % (32 * clusters) != 0) --clusters;
   const std::int64_t width = inner / clusters;
-  if (!takes_hidden(hidden) || !quantised(format) || format != up.format || format != down.format || up.rows != inner || down.cols != inner ||
+  if (!takes_hidden(hidden) || !stageable(format) || format != up.format || format != down.format || up.rows != inner || down.cols != inner ||
       down.rows != hidden || inner % 32 != 0 || width > 32 * 32) {
     return false;
   }
@@ -254,9 +244,9 @@ bool CudaBackend::launch_ffn_layer(const PendingHalf& half) {
   if (static_cast<std::size_t>(shared) > device_->info().shared_bytes) return false;
   FfnLayerArgs args{};
   args.in = layer_input(half.in.norm);
-  args.gate = layer_weight(&gate);
-  args.up = layer_weight(&up);
-  args.down = layer_weight(&down);
+  args.gate = layer_weight(gate);
+  args.up = layer_weight(up);
+  args.down = layer_weight(down);
   args.partials = layer_partials(hidden);
   args.inner = static_cast<int>(inner);
   args.width = static_cast<int>(width);
@@ -290,9 +280,9 @@ bool CudaBackend::launch_attention_out(const PendingHalf& half) {
   AttentionOutArgs args = *half.attention;
   const std::int64_t hidden = norm.x.cols;
   const int clusters = args.columns / kAttentionOutColumns;
-  if (!takes_hidden(hidden) || !quantised(out.format) || out.rows != hidden || out.cols != args.columns) return false;
+  if (!takes_hidden(hidden) || !stageable(out.format) || out.rows != hidden || out.cols != args.columns) return false;
   if (residual_ && residual_->parts > 0) settle_residual();
-  args.weight = layer_weight(&out);
+  args.weight = layer_weight(out);
   args.partials = layer_partials(hidden);
   args.hidden = static_cast<int>(hidden);
   const std::int64_t shared = kMailBytes + int8_row_bytes(kAttentionOutColumns) + kWarps * (8 * 16 + 8);
@@ -310,14 +300,14 @@ bool CudaBackend::launch_input_rows(const PendingProjections& pending) {
   const std::string_view format = format_of(pending.outs[0].weight);
   // Of a stream in one piece the usual products are as fast.
   if (!residual_ || residual_->of != pending.norm.x.data) return false;
-  if (!takes_hidden(hidden) || !quantised(format) || pending.outs.size() > kInputRowsSegments || pending.norm.out != pending.x.data) {
+  if (!takes_hidden(hidden) || !stageable(format) || pending.outs.size() > kInputRowsSegments || pending.norm.out != pending.x.data) {
     return false;
   }
   InputRowsArgs args{};
   for (const ops::LinearOut& out : pending.outs) {
     if (format_of(out.weight) != format) return false;
     const int i = args.segments++;
-    args.weights[i] = layer_weight(out.weight);
+    args.weights[i] = layer_weight(cuda_weight(out.weight));
     args.out[i] = out.out;
     args.first_row[i] = args.rows;
     args.rows += static_cast<int>(out.weight->rows);

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/layer_weight.h"
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -13,12 +14,7 @@ namespace {
 constexpr int kTokenWarps = kTokenThreads / 32;
 constexpr std::int64_t kMailBytes = 16;
 
-const CudaWeight& cuda_weight(const ops::Weight* weight) { return static_cast<const CudaWeight&>(*weight); }
-LayerWeight layer_weight(const CudaWeight& weight) { return {static_cast<const unsigned char*>(weight.data), weight.elements}; }
-bool quantised(std::string_view format) { return format == "q8_0" || format == "q4_0"; }
 bool takes_row(std::int64_t k) { return k % 256 == 0 && k <= kTokenMaxK; }
-std::int64_t staged_row_bytes(std::string_view format, std::int64_t k) { return (format == "q8_0" ? k : k / 2) + k / 16; }
-std::int64_t int8_row_bytes(std::int64_t k) { return k + k / 2; }
 
 }  // namespace
 
@@ -51,7 +47,7 @@ bool CudaBackend::launch_token_rows(TokenRowsArgs& args, std::string_view format
 bool CudaBackend::launch_token_rows(const PendingGemv& gemv) {
   const GemvArgs& from = gemv.args;
   if (!collecting_ || from.m != 1 || from.expert_ids || from.paired || from.conv_weight || from.segment_count > kTokenSegments ||
-      (from.residual && from.segment_count > 1) || !quantised(gemv.format) || !takes_row(from.k)) {
+      (from.residual && from.segment_count > 1) || !stageable(gemv.format) || !takes_row(from.k)) {
     return false;
   }
   TokenRowsArgs args{};
@@ -82,8 +78,8 @@ bool CudaBackend::launch_gdn_token(const PendingHalf& half) {
   const int D = weights.head_k_dim, nk = weights.num_k_heads, nv = weights.num_v_heads;
   const std::string_view format = qkv.format, gate_format = a.format;
   if ((D != 64 && D != 128) || weights.head_v_dim != D || plan_->shape.conv_kernel != 4 || !takes_row(qkv.cols) || !takes_row(out.cols) ||
-      out.cols != static_cast<std::int64_t>(nv) * D || out.rows != qkv.cols || !quantised(format) || format != z.format ||
-      !quantised(out.format) || !quantised(gate_format) || gate_format != b.format) {
+      out.cols != static_cast<std::int64_t>(nv) * D || out.rows != qkv.cols || !stageable(format) || format != z.format ||
+      !stageable(out.format) || !stageable(gate_format) || gate_format != b.format) {
     return false;
   }
   const PendingNorm& norm = half.in.norm;
@@ -157,7 +153,7 @@ bool CudaBackend::token_experts(ops::Matrix x, const ops::MoeWeights& weights, o
   const int chosen = weights.top_k, slots = chosen + (weights.shared_gate ? 1 : 0), experts = static_cast<int>(router.rows);
   const int inner = static_cast<int>(gate.rows), hidden = static_cast<int>(x.cols), groups = inner / 32;
   const std::string_view format = gate.format;
-  if (chosen > kExpertMaxChosen || chosen > experts || !takes_row(hidden) || inner % 32 != 0 || groups < 3 || groups > 32 || !quantised(format) ||
+  if (chosen > kExpertMaxChosen || chosen > experts || !takes_row(hidden) || inner % 32 != 0 || groups < 3 || groups > 32 || !stageable(format) ||
       !alike(gate, up) || std::string_view(down.format) != format || down.cols != inner || down.rows != hidden ||
       std::string_view(router.format) != "f32") {
     return false;

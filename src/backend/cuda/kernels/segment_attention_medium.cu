@@ -3,7 +3,7 @@
 // A block of 256 threads takes 16 queries of a head: grid (ceil(n / 16), heads). Keys, then values, pass through shared memory 64 rows at a time;
 // the queries' scores stay there. Dynamic shared memory: (16 + 64) rows of head_dim + 4 floats and 16 rows of scores (n rounded up to 4, + 4).
 // Rows of q, k and v lie `stride` floats apart, those of out `width`. Sums: over a head's dims in order, over keys in order; of the softmax by 16 threads a row, then in order.
-#include "backend/cuda/kernels/gdn_tiles.h"
+#include "backend/cuda/kernels/quads.h"
 
 constexpr int kQueries = 16, kKeys = 64;
 
