@@ -78,7 +78,7 @@ TEST_P(emulator_products, wider_than_whole_waves_of_tiles_match_the_reference) {
 
 TEST_P(emulator_products, biases_on_the_way_of_the_next_op_change_no_result) {
   constexpr std::int64_t kRows = 9, kCols = 32;
-  for (const std::int64_t width : {std::int64_t{13}, std::int64_t{1100}, std::int64_t{2200}}) {
+  for (const int width : {13, 1100, 2200, 2201, 4612}) {
     const MadeWeight first = make_weight(DType::f16, 1, width, kCols, 1);
     expect_same_without_fusion(GetParam(), [&](cuda::CudaBackend& backend) {
       const auto weight = backend.load_weight(first.data);

@@ -1,9 +1,10 @@
 // RMS norm and layer norm of rows:  out = x * rsqrt(mean(x^2) + eps) * w;  out = (x - mean) * rsqrt(var + eps) * w + b.
-// One block of 256 threads a row, grid (min(rows, 65535)) with a stride loop; 1.2 KB of shared memory; two or three passes over the row
-// (it stays in L1, or in registers). cols of RMS norms is a multiple of 4. out may alias x. `twin`, where not null, gets the values as bf16 too, for the products
-// that follow.
+// One block a row, grid (min(rows, 65535)) with a stride loop. out may alias x.
+// RMS norms: 256 threads, 1.2 KB of shared memory, two passes over the row (it stays in L1); cols is a multiple of 4. `twin`, where not
+// null, gets the values as bf16 too, for the products that follow.
 #include "backend/cuda/kernels/bf16_twin.h"
 #include "backend/cuda/kernels/norm_math.h"
+#include "backend/cuda/kernels/quads.h"
 
 KERNEL(rms_norm, 256, float* out, u16* twin, const float* x, const float* weight, int rows, int cols, float eps) {
   SHARED F4 scratch4[72];
@@ -46,73 +47,144 @@ KERNEL(add_rms_norm, 256, float* out, u16* twin, float* residual, const float* d
   }
 }
 
-/// The norm of a row. What a thread takes of the first 2,048 values stays in registers. With `delta`: delta += delta_bias, x += delta come first.
-template <bool Add>
-DEVICE void layer_norm_row(float* to, float* x, float* delta, const float* delta_bias, const float* weight, const float* bias, int cols, float eps,
-                           float* scratch) {
-  constexpr int kHeld = 8;
+// Layer norms: blocks of 96 threads for up to 1,152 columns and of 384 for more, so that a row of a vision tower (1,152 or 4,608) is three
+// accesses of four values to a thread and stays in registers; what is longer than 4,608 or no multiple of 4 takes 384 threads and passes
+// over memory. 1.7 KB of shared memory, four barriers a row.
+
+/// The sum of v over the block, to every thread. `scratch`: Threads + 32 floats. The next call needs no barrier before it: whoever passed
+/// this one's second barrier has read his partial sums, whoever passes the next one's first barrier has read the last 32.
+template <int Threads>
+DEVICE float row_sum(float v, float* scratch) {
   const int t = tid_x();
-  const auto value = [&](int i) {
-    float v = x[i];
-    if (Add) {
-      const float d = delta[i] + delta_bias[i];
-      delta[i] = d;
-      v += d;
-      x[i] = v;
-    }
-    return v;
-  };
-  float held[kHeld], sum = 0, squares = 0;
-  if (Add) {  // all loads before the first store
-    float added[kHeld];
-    UNROLL for (int j = 0; j < kHeld; j++) {
-      const int i = t + 256 * j;
-      held[j] = added[j] = 0;
-      if (i < cols) {
-        held[j] = x[i];
-        added[j] = delta[i] + delta_bias[i];
-      }
-    }
-    UNROLL for (int j = 0; j < kHeld; j++) {
-      const int i = t + 256 * j;
-      held[j] += added[j];
-      if (i < cols) {
-        delta[i] = added[j];
-        x[i] = held[j];
-      }
-    }
-  } else {
-    UNROLL for (int j = 0; j < kHeld; j++) held[j] = t + 256 * j < cols ? x[t + 256 * j] : 0.0f;
+  scratch[t] = v;
+  gpu_sync();
+  if (t < 32) {
+    UNROLL for (int i = 32; i < Threads; i += 32) v += scratch[t + i];
+    scratch[Threads + t] = v;
   }
-  UNROLL for (int j = 0; j < kHeld; j++) sum += held[j];
-  for (int i = t + 256 * kHeld; i < cols; i += 256) sum += value(i);
-  const float mean = block_reduce<256>(sum, scratch, Sum()) / (float)cols;
-  UNROLL for (int j = 0; j < kHeld; j++) {
-    if (t + 256 * j < cols) squares = gpu_fma(held[j] - mean, held[j] - mean, squares);
+  gpu_sync();
+  const float* last = scratch + Threads;
+  F4 total = load_f4(last);
+  UNROLL for (int i = 4; i < 32; i += 4) {
+    const F4 next = load_f4(last + i);
+    total.x += next.x;
+    total.y += next.y;
+    total.z += next.z;
+    total.w += next.w;
   }
-  for (int i = t + 256 * kHeld; i < cols; i += 256) squares = gpu_fma(x[i] - mean, x[i] - mean, squares);
-  const float scale = 1.0f / gpu_sqrt(block_reduce<256>(squares, scratch, Sum()) / (float)cols + eps);
-  UNROLL for (int j = 0; j < kHeld; j++) {
-    const int i = t + 256 * j;
-    if (i < cols) to[i] = gpu_fma((held[j] - mean) * scale, weight[i], bias[i]);
-  }
-  for (int i = t + 256 * kHeld; i < cols; i += 256) to[i] = gpu_fma((x[i] - mean) * scale, weight[i], bias[i]);
+  return (total.x + total.y) + (total.z + total.w);
 }
-KERNEL(layer_norm, 256, float* out, const float* x, const float* weight, const float* bias, int rows, int cols, float eps) {
-  SHARED F4 scratch4[72];
-  gpu_wait_inputs();
-  for (int r = bid_x(); r < rows; r += nbid_x()) {
-    const u64 at = (u64)r * (u64)cols;
-    layer_norm_row<false>(out + at, (float*)x + at, (float*)0, (const float*)0, weight, bias, cols, eps, (float*)scratch4);
+
+struct LayerNorm {
+  const float *weight, *bias;
+  int cols;
+  float inverse_cols, eps;
+};
+
+/// The norm of a row. With `Add`: delta += delta_bias, x += delta come first.
+template <int Threads, bool Add>
+DEVICE void layer_norm_in_registers(float* to, float* x, float* delta, const float* delta_bias, const LayerNorm& norm, float* scratch) {
+  constexpr int kHeld = 3, kStep = 4 * Threads;
+  const int first = 4 * tid_x();
+  bool mine[kHeld];
+  F4 held[kHeld], weight[kHeld], bias[kHeld];
+  UNROLL for (int j = 0; j < kHeld; j++) {
+    mine[j] = first + kStep * j < norm.cols;
+    held[j] = weight[j] = bias[j] = F4{0, 0, 0, 0};
   }
+  UNROLL for (int j = 0; j < kHeld; j++) {
+    if (mine[j]) held[j] = load_f4(x + first + kStep * j);
+  }
+  if (Add) {  // all loads before the first store
+    F4 added[kHeld];
+    UNROLL for (int j = 0; j < kHeld; j++) {
+      added[j] = F4{0, 0, 0, 0};
+      if (mine[j]) {
+        const F4 d = load_f4(delta + first + kStep * j), b = load_f4(delta_bias + first + kStep * j);
+        added[j] = F4{d.x + b.x, d.y + b.y, d.z + b.z, d.w + b.w};
+      }
+    }
+    UNROLL for (int j = 0; j < kHeld; j++) {
+      if (mine[j]) {
+        held[j].x += added[j].x;
+        held[j].y += added[j].y;
+        held[j].z += added[j].z;
+        held[j].w += added[j].w;
+        store_f4(delta + first + kStep * j, added[j]);
+        store_f4(x + first + kStep * j, held[j]);
+      }
+    }
+  }
+  float sum = 0, squares = 0;
+  UNROLL for (int j = 0; j < kHeld; j++) {
+    sum += (held[j].x + held[j].y) + (held[j].z + held[j].w);
+    if (mine[j]) {  // on their way during the sums
+      weight[j] = load_f4(norm.weight + first + kStep * j);
+      bias[j] = load_f4(norm.bias + first + kStep * j);
+    }
+  }
+  const float mean = row_sum<Threads>(sum, scratch) * norm.inverse_cols;
+  UNROLL for (int j = 0; j < kHeld; j++) {
+    F4& v = held[j];
+    v.x -= mean;
+    v.y -= mean;
+    v.z -= mean;
+    v.w -= mean;
+    const float of_quad = gpu_fma(v.w, v.w, gpu_fma(v.z, v.z, gpu_fma(v.y, v.y, v.x * v.x)));
+    squares += mine[j] ? of_quad : 0.0f;
+  }
+  const float scale = gpu_rsqrt_approx(gpu_fma(row_sum<Threads>(squares, scratch), norm.inverse_cols, norm.eps));
+  UNROLL for (int j = 0; j < kHeld; j++) {
+    const F4 v = held[j], w = weight[j], b = bias[j];
+    if (mine[j]) {
+      store_f4(to + first + kStep * j, {gpu_fma(v.x * scale, w.x, b.x), gpu_fma(v.y * scale, w.y, b.y), gpu_fma(v.z * scale, w.z, b.z),
+                                        gpu_fma(v.w * scale, w.w, b.w)});
+    }
+  }
+}
+/// The same for rows of any length.
+template <int Threads, bool Add>
+DEVICE void layer_norm_in_passes(float* to, float* x, float* delta, const float* delta_bias, const LayerNorm& norm, float* scratch) {
+  const auto each = [&](const auto& of_value) {
+    for (int i = tid_x(); i < norm.cols; i += Threads) of_value(i);
+  };
+  if (Add) {
+    each([&](int i) {
+      delta[i] += delta_bias[i];
+      x[i] += delta[i];
+    });
+  }
+  float sum = 0, squares = 0;
+  each([&](int i) { sum += x[i]; });
+  const float mean = row_sum<Threads>(sum, scratch) * norm.inverse_cols;
+  each([&](int i) { squares = gpu_fma(x[i] - mean, x[i] - mean, squares); });
+  const float scale = gpu_rsqrt_approx(gpu_fma(row_sum<Threads>(squares, scratch), norm.inverse_cols, norm.eps));
+  each([&](int i) { to[i] = gpu_fma((x[i] - mean) * scale, norm.weight[i], norm.bias[i]); });
+}
+template <bool Add>
+DEVICE void layer_norm_rows(float* out, float* x, float* delta, const float* delta_bias, const LayerNorm& norm, int rows) {
+  SHARED F4 scratch4[(384 + 32) / 4];
+  float* scratch = (float*)scratch4;
+  gpu_wait_inputs();
+  const auto each_row = [&](const auto& norm_of_row) {
+    for (int r = bid_x(); r < rows; r += nbid_x()) {
+      const u64 at = (u64)r * (u64)norm.cols;
+      norm_of_row(out + at, x + at, delta + at);
+    }
+  };
+  if (ntid_x() == 96) {
+    each_row([&](float* to, float* row, float* more) { layer_norm_in_registers<96, Add>(to, row, more, delta_bias, norm, scratch); });
+  } else if (norm.cols % 4 == 0 && norm.cols <= 4608) {
+    each_row([&](float* to, float* row, float* more) { layer_norm_in_registers<384, Add>(to, row, more, delta_bias, norm, scratch); });
+  } else {
+    each_row([&](float* to, float* row, float* more) { layer_norm_in_passes<384, Add>(to, row, more, delta_bias, norm, scratch); });
+  }
+}
+KERNEL(layer_norm, 384, float* out, const float* x, const float* weight, const float* bias, int rows, int cols, float inverse_cols, float eps) {
+  layer_norm_rows<false>(out, (float*)x, (float*)0, (const float*)0, LayerNorm{weight, bias, cols, inverse_cols, eps}, rows);
 }
 /// delta += delta_bias; x += delta, then the norm of it.
-KERNEL(add_layer_norm, 256, float* out, float* x, float* delta, const float* delta_bias, const float* weight, const float* bias, int rows,
-       int cols, float eps) {
-  SHARED F4 scratch4[72];
-  gpu_wait_inputs();
-  for (int r = bid_x(); r < rows; r += nbid_x()) {
-    const u64 at = (u64)r * (u64)cols;
-    layer_norm_row<true>(out + at, x + at, delta + at, delta_bias, weight, bias, cols, eps, (float*)scratch4);
-  }
+KERNEL(add_layer_norm, 384, float* out, float* x, float* delta, const float* delta_bias, const float* weight, const float* bias, int rows,
+       int cols, float inverse_cols, float eps) {
+  layer_norm_rows<true>(out, x, delta, delta_bias, LayerNorm{weight, bias, cols, inverse_cols, eps}, rows);
 }
