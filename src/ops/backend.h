@@ -243,7 +243,7 @@ class Backend {
   virtual void rms_norm(Matrix x, const float* weight, float eps, Matrix out) = 0;
   /// residual += delta; out = rms_norm(residual).
   virtual void add_rms_norm(Matrix residual, Matrix delta, const float* weight, float eps, Matrix out) = 0;
-  /// x += y.
+  /// x += y. Nobody reads y afterwards: its values may be lost (a bias that a backend put off stays away from it).
   virtual void add(Matrix x, Matrix y) = 0;
   /// For each output i: out_i = x * weight_i^T + bias_i. All weights share x.cols.
   virtual void linear(Matrix x, std::span<const LinearOut> outs) = 0;

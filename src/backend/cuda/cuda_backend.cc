@@ -294,8 +294,8 @@ void CudaBackend::flush_products() {
   if (pending_add_) {
     const PendingAdd add = *pending_add_;
     pending_add_.reset();
-    device_->launch("add_biased", {row_grid(add.x.rows)}, {256}, 0, add.x.data, add.y.data, add.bias, static_cast<int>(add.x.rows),
-                    static_cast<int>(add.x.cols));
+    device_->launch("add_biased", {row_grid(add.x.rows)}, {256}, 0, add.x.data, static_cast<const float*>(add.y.data), add.bias,
+                    static_cast<int>(add.x.rows), static_cast<int>(add.x.cols));
   }
   for (std::size_t first = 0; first < pending_biases_.size();) {
     // Those of one shape (q, k and v) share a launch.
@@ -444,8 +444,8 @@ void CudaBackend::layer_norm(ops::Matrix x, const float* weight, const float* bi
     const PendingAdd add = *pending_add_;
     pending_add_.reset();
     flush();
-    device_->launch("add_layer_norm", {row_grid(x.rows)}, {threads}, 0, out.data, x.data, add.y.data, add.bias, weight, bias,
-                    static_cast<int>(x.rows), static_cast<int>(x.cols), inverse_cols, eps);
+    device_->launch("add_layer_norm", {row_grid(x.rows)}, {threads}, 0, out.data, x.data, static_cast<const float*>(add.y.data),
+                    add.bias, weight, bias, static_cast<int>(x.rows), static_cast<int>(x.cols), inverse_cols, eps);
     return;
   }
   flush();

@@ -130,7 +130,7 @@ class CudaBackend : public ops::Backend {
     ops::Matrix of;
     const float* bias;
   };
-  /// y += bias; x += y.
+  /// x += y + bias.
   struct PendingAdd {
     ops::Matrix x, y;
     const float* bias;

@@ -2,7 +2,7 @@
 // index is divided by the row's length), grid (min(rows, 65535)), stride loop; bound by memory. Values are loaded by fours before the first
 // is stored: as far as the compiler knows a store may change what is loaded next.
 //   add_biases: x[j] += bias[j], up to four matrices of one shape, matrix j by the blocks with y = j; their rows lie `stride` floats apart
-//   add_biased: y += bias; x += y        gelu_*_biased: x = gelu(x + bias)
+//   add_biased: x += y + bias            gelu_*_biased: x = gelu(x + bias)
 #include "backend/cuda/kernels/bias_args.h"
 #include "backend/cuda/kernels/gelu.h"
 
@@ -28,12 +28,12 @@ KERNEL(add_biases, 256, BiasArgs p, int rows, int cols, int stride) {
     by_fours(cols, [&](int i) { return row[i] + bias[i]; }, [&](int i, float v) { row[i] = v; });
   }
 }
-KERNEL(add_biased, 256, float* x, float* y, const float* bias, int rows, int cols) {
+KERNEL(add_biased, 256, float* x, const float* y, const float* bias, int rows, int cols) {
   gpu_wait_inputs();
   for (int r = bid_x(); r < rows; r += nbid_x()) {
-    float *sum = x + (u64)r * (u64)cols, *row = y + (u64)r * (u64)cols;
-    by_fours(cols, [&](int i) { return row[i] + bias[i]; }, [&](int i, float v) { row[i] = v; });
-    by_fours(cols, [&](int i) { return sum[i] + row[i]; }, [&](int i, float v) { sum[i] = v; });
+    float* sum = x + (u64)r * (u64)cols;
+    const float* row = y + (u64)r * (u64)cols;
+    by_fours(cols, [&](int i) { return sum[i] + (row[i] + bias[i]); }, [&](int i, float v) { sum[i] = v; });
   }
 }
 KERNEL(gelu_tanh_biased, 256, float* x, const float* bias, int rows, int cols) {

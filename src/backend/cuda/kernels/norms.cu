@@ -81,9 +81,9 @@ struct LayerNorm {
   float inverse_cols, eps;
 };
 
-/// The norm of a row. With `Add`: delta += delta_bias, x += delta come first.
+/// The norm of a row. With `Add`: x += delta + delta_bias comes first.
 template <int Threads, bool Add>
-DEVICE void layer_norm_in_registers(float* to, float* x, float* delta, const float* delta_bias, const LayerNorm& norm, float* scratch) {
+DEVICE void layer_norm_in_registers(float* to, float* x, const float* delta, const float* delta_bias, const LayerNorm& norm, float* scratch) {
   constexpr int kHeld = 3, kStep = 4 * Threads;
   const int first = 4 * tid_x();
   bool mine[kHeld];
@@ -96,23 +96,17 @@ DEVICE void layer_norm_in_registers(float* to, float* x, float* delta, const flo
     if (mine[j]) held[j] = load_f4(x + first + kStep * j);
   }
   if (Add) {  // all loads before the first store
-    F4 added[kHeld];
     UNROLL for (int j = 0; j < kHeld; j++) {
-      added[j] = F4{0, 0, 0, 0};
       if (mine[j]) {
         const F4 d = load_f4(delta + first + kStep * j), b = load_f4(delta_bias + first + kStep * j);
-        added[j] = F4{d.x + b.x, d.y + b.y, d.z + b.z, d.w + b.w};
+        held[j].x += d.x + b.x;
+        held[j].y += d.y + b.y;
+        held[j].z += d.z + b.z;
+        held[j].w += d.w + b.w;
       }
     }
     UNROLL for (int j = 0; j < kHeld; j++) {
-      if (mine[j]) {
-        held[j].x += added[j].x;
-        held[j].y += added[j].y;
-        held[j].z += added[j].z;
-        held[j].w += added[j].w;
-        store_f4(delta + first + kStep * j, added[j]);
-        store_f4(x + first + kStep * j, held[j]);
-      }
+      if (mine[j]) store_f4(x + first + kStep * j, held[j]);
     }
   }
   float sum = 0, squares = 0;
@@ -144,16 +138,11 @@ DEVICE void layer_norm_in_registers(float* to, float* x, float* delta, const flo
 }
 /// The same for rows of any length.
 template <int Threads, bool Add>
-DEVICE void layer_norm_in_passes(float* to, float* x, float* delta, const float* delta_bias, const LayerNorm& norm, float* scratch) {
+DEVICE void layer_norm_in_passes(float* to, float* x, const float* delta, const float* delta_bias, const LayerNorm& norm, float* scratch) {
   const auto each = [&](const auto& of_value) {
     for (int i = tid_x(); i < norm.cols; i += Threads) of_value(i);
   };
-  if (Add) {
-    each([&](int i) {
-      delta[i] += delta_bias[i];
-      x[i] += delta[i];
-    });
-  }
+  if (Add) each([&](int i) { x[i] += delta[i] + delta_bias[i]; });
   float sum = 0, squares = 0;
   each([&](int i) { sum += x[i]; });
   const float mean = row_sum<Threads>(sum, scratch) * norm.inverse_cols;
@@ -162,29 +151,29 @@ DEVICE void layer_norm_in_passes(float* to, float* x, float* delta, const float*
   each([&](int i) { to[i] = gpu_fma((x[i] - mean) * scale, norm.weight[i], norm.bias[i]); });
 }
 template <bool Add>
-DEVICE void layer_norm_rows(float* out, float* x, float* delta, const float* delta_bias, const LayerNorm& norm, int rows) {
+DEVICE void layer_norm_rows(float* out, float* x, const float* delta, const float* delta_bias, const LayerNorm& norm, int rows) {
   SHARED F4 scratch4[(384 + 32) / 4];
   float* scratch = (float*)scratch4;
   gpu_wait_inputs();
   const auto each_row = [&](const auto& norm_of_row) {
     for (int r = bid_x(); r < rows; r += nbid_x()) {
       const u64 at = (u64)r * (u64)norm.cols;
-      norm_of_row(out + at, x + at, delta + at);
+      norm_of_row(out + at, x + at, Add ? delta + at : delta);
     }
   };
   if (ntid_x() == 96) {
-    each_row([&](float* to, float* row, float* more) { layer_norm_in_registers<96, Add>(to, row, more, delta_bias, norm, scratch); });
+    each_row([&](float* to, float* row, const float* more) { layer_norm_in_registers<96, Add>(to, row, more, delta_bias, norm, scratch); });
   } else if (norm.cols % 4 == 0 && norm.cols <= 4608) {
-    each_row([&](float* to, float* row, float* more) { layer_norm_in_registers<384, Add>(to, row, more, delta_bias, norm, scratch); });
+    each_row([&](float* to, float* row, const float* more) { layer_norm_in_registers<384, Add>(to, row, more, delta_bias, norm, scratch); });
   } else {
-    each_row([&](float* to, float* row, float* more) { layer_norm_in_passes<384, Add>(to, row, more, delta_bias, norm, scratch); });
+    each_row([&](float* to, float* row, const float* more) { layer_norm_in_passes<384, Add>(to, row, more, delta_bias, norm, scratch); });
   }
 }
 KERNEL(layer_norm, 384, float* out, const float* x, const float* weight, const float* bias, int rows, int cols, float inverse_cols, float eps) {
-  layer_norm_rows<false>(out, (float*)x, (float*)0, (const float*)0, LayerNorm{weight, bias, cols, inverse_cols, eps}, rows);
+  layer_norm_rows<false>(out, (float*)x, (const float*)0, (const float*)0, LayerNorm{weight, bias, cols, inverse_cols, eps}, rows);
 }
-/// delta += delta_bias; x += delta, then the norm of it.
-KERNEL(add_layer_norm, 384, float* out, float* x, float* delta, const float* delta_bias, const float* weight, const float* bias, int rows,
+/// x += delta + delta_bias, then the norm of it.
+KERNEL(add_layer_norm, 384, float* out, float* x, const float* delta, const float* delta_bias, const float* weight, const float* bias, int rows,
        int cols, float inverse_cols, float eps) {
   layer_norm_rows<true>(out, x, delta, delta_bias, LayerNorm{weight, bias, cols, inverse_cols, eps}, rows);
 }
