@@ -1,9 +1,9 @@
 // The device layer without a card: what is said about devices, memory under a ceiling, launch limits, recording.
 #include <gtest/gtest.h>
 
-#include <optional>
-
 #include <cstring>
+#include <optional>
+#include <random>
 
 #include "base/check.h"
 #include "cuda/cuda_cases.h"
@@ -94,6 +94,37 @@ TEST(cuda_device, knows_its_tiers) {
   EXPECT_EQ(floor->device().tier_of("gemv_q8_0_1"), 20);
   EXPECT_EQ(newer->device().tier_of("gemv_q8_0_1"), 90);
   EXPECT_EQ(newer->device().tier_of("no_such_kernel"), 0);
+}
+
+// The emulator copies from page-locked memory as late as events and later work allow. Sizes lie around what goes in one piece (256 KiB), the
+// chunks (512 KiB) and the number of chunks (3); the source is overwritten as soon as the call returns, and the next upload follows at once.
+TEST(cuda_device, uploads_of_any_size_may_be_followed_by_anything) {
+  for (const CudaCase& c : cuda_cases()) {
+    if (!c.hardware && c.arch != std::string("sm20")) continue;
+    auto backend = open_emulated(c);
+    std::vector<std::vector<std::uint8_t>> wanted;
+    std::vector<ops::Buffer> buffers;
+    std::mt19937 engine(1);
+    constexpr std::size_t kKiB = 1024, kChunk = 512 * kKiB;
+    for (const std::size_t bytes : {std::size_t{1}, 256 * kKiB - 1, 256 * kKiB, kChunk - 1, kChunk, kChunk + 1, 3 * kChunk, 3 * kChunk + 1,
+                                    7 * kChunk + 12345, std::size_t{5}, 4 * kChunk - 1}) {
+      std::vector<std::uint8_t>& source = wanted.emplace_back(bytes);
+      for (std::uint8_t& value : source) value = static_cast<std::uint8_t>(engine());
+      std::vector<std::uint8_t> given = source;
+      buffers.push_back(backend->make_buffer(bytes));
+      backend->upload(buffers.back().data(), given.data(), bytes);
+      given.assign(bytes, 0);
+    }
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      std::vector<std::uint8_t> got(wanted[i].size());
+      backend->download(got.data(), buffers[i].data(), got.size());
+      EXPECT_TRUE(got == wanted[i]) << c.name << ": " << got.size() << " bytes";
+    }
+    // Memory and backend may go while the last upload is on its way.
+    std::vector<std::uint8_t> last(kChunk);
+    backend->upload(buffers.back().data(), last.data(), last.size());
+    buffers.clear();
+  }
 }
 
 /// Steps of one product that are run, recorded, then replayed; step `abandoned` ends with an error. Returns how many were issued.

@@ -179,6 +179,7 @@ class CudaBackend : public ops::Backend {
   void flush_products();
   const float* take_bias(ops::Matrix x);
   void drop_graphs() noexcept;
+  bool upload_by_chunks();
   bool keeps_resident(const ops::WeightData& experts);
   PendingGemv* pending_with_out(const float* out);
   void run_map(const char* kernel, float* x, std::uint64_t n);
@@ -279,6 +280,10 @@ class CudaBackend : public ops::Backend {
   HostMemory host_io_;             // activations on their way to the experts on the host and back
   Event host_io_ready_ = nullptr;
   HostMemory host_small_;          // where short downloads land
+  static constexpr std::size_t kUploadChunk = 512 << 10, kUploadChunks = 3;
+  HostMemory upload_chunks_;
+  Event upload_read_[kUploadChunks] = {};  // the last copy from each chunk is over
+  std::size_t upload_turn_ = 0;    // the chunk that is next
 };
 
 }  // namespace heirloom::cuda

@@ -1,9 +1,13 @@
 // cuda::Device over the emulator. A graph is the list of calls made between begin_capture and end_capture, so recording and
-// replay are exercised without a driver. The copy lane runs at once: the emulator has no overlap to offer.
+// replay are exercised without a driver. The copy lane runs at once: the emulator has no overlap to offer. Copies from its own page-locked
+// memory run as late as they may, so that whoever overwrites it too early sees it.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/device.h"
@@ -48,9 +52,12 @@ class EmulatorDevice : public cuda::Device {
   cuda::HostMemory alloc_host(std::size_t bytes) override {
     cuda::HostMemory memory{std::malloc(bytes == 0 ? 1 : bytes), bytes, true};
     if (!memory.data) fail(ErrorKind::does_not_fit, "{} bytes of host memory do not fit", bytes);
+    locked_[static_cast<const std::byte*>(memory.data)] = bytes;
     return memory;
   }
   void free_host(cuda::HostMemory& memory) noexcept override {
+    run_late_copies();
+    locked_.erase(static_cast<const std::byte*>(memory.data));
     std::free(memory.data);
     memory = {};
   }
@@ -58,6 +65,10 @@ class EmulatorDevice : public cuda::Device {
   void unlock_host(void*) noexcept override {}
 
   void copy_in(void* device, const void* host, std::size_t bytes, cuda::Lane) override {
+    if (!recording_ && is_locked(host)) {
+      late_copies_.push_back([=] { std::memcpy(device, host, bytes); });
+      return;
+    }
     do_now_or_record([=] { std::memcpy(device, host, bytes); }, bytes);
   }
   void copy_out(void* host, const void* device, std::size_t bytes, cuda::Lane) override {
@@ -69,18 +80,17 @@ class EmulatorDevice : public cuda::Device {
   void fill(void* device, unsigned char value, std::size_t bytes, cuda::Lane) override {
     do_now_or_record([=] { std::memset(device, value, bytes); }, bytes);
   }
-  void synchronize(cuda::Lane) override {}
+  void synchronize(cuda::Lane) override { run_late_copies(); }
 
-  cuda::Event create_event() override { return new std::chrono::steady_clock::time_point; }
-  void destroy_event(cuda::Event event) noexcept override { delete static_cast<std::chrono::steady_clock::time_point*>(event); }
+  cuda::Event create_event() override { return new Moment; }
+  void destroy_event(cuda::Event event) noexcept override { delete static_cast<Moment*>(event); }
   void record(cuda::Event event, cuda::Lane) override {
-    *static_cast<std::chrono::steady_clock::time_point*>(event) = std::chrono::steady_clock::now();
+    *static_cast<Moment*>(event) = {std::chrono::steady_clock::now(), copied_ + late_copies_.size()};
   }
   void wait(cuda::Lane, cuda::Event) override {}
-  void wait_host(cuda::Event) override {}
+  void wait_host(cuda::Event event) override { run_late_copies(static_cast<Moment*>(event)->copies); }
   double elapsed_ms(cuda::Event from, cuda::Event to) override {
-    const auto at = [](cuda::Event event) { return *static_cast<std::chrono::steady_clock::time_point*>(event); };
-    return std::chrono::duration<double, std::milli>(at(to) - at(from)).count();
+    return std::chrono::duration<double, std::milli>(static_cast<Moment*>(to)->time - static_cast<Moment*>(from)->time).count();
   }
 
   // Stands in for the vendor's BF16 products (FP32 ones run on our own kernel, as without cuBLAS).
@@ -95,6 +105,7 @@ class EmulatorDevice : public cuda::Device {
   cuda::Graph end_capture() override { return recording_.release(); }
   void abandon_capture() noexcept override { recording_.reset(); }
   void run_graph(cuda::Graph graph) override {
+    run_late_copies();
     for (const auto& step : *static_cast<Recording*>(graph)) step();
   }
   void destroy_graph(cuda::Graph graph) noexcept override { delete static_cast<Recording*>(graph); }
@@ -105,7 +116,10 @@ class EmulatorDevice : public cuda::Device {
     if (data) std::memset(data, 0xff, bytes);
     return data;
   }
-  void raw_free(void* data) noexcept override { std::free(data); }
+  void raw_free(void* data) noexcept override {
+    run_late_copies();
+    std::free(data);
+  }
   int find_tier(std::string_view kernel) const override {
     const auto found = kernels().find(std::string(kernel));
     if (found == kernels().end()) return 0;
@@ -125,6 +139,7 @@ class EmulatorDevice : public cuda::Device {
     }
     const unsigned g[] = {grid.x, grid.y, grid.z}, b[] = {block.x, block.y, block.z};
     if (!recording_) {
+      run_late_copies();
       run_kernel(name, kernel, g, b, cluster, shared_bytes, arguments, order_);
       return;
     }
@@ -149,10 +164,32 @@ class EmulatorDevice : public cuda::Device {
     if (recording_) {
       recording_->push_back(std::move(step));
     } else {
+      run_late_copies();
       step();
     }
   }
+  bool is_locked(const void* host) const {
+    const auto* at = static_cast<const std::byte*>(host);
+    const auto after = locked_.upper_bound(at);
+    return after != locked_.begin() && at < std::prev(after)->first + std::prev(after)->second;
+  }
+  /// Those before the given one, counted from the first there ever was.
+  void run_late_copies(std::uint64_t until = ~std::uint64_t{0}) {
+    while (!late_copies_.empty() && copied_ < until) {
+      const std::function<void()> copy = std::move(late_copies_.front());
+      late_copies_.pop_front();
+      ++copied_;
+      copy();
+    }
+  }
+  struct Moment {
+    std::chrono::steady_clock::time_point time;
+    std::uint64_t copies = 0;  // late copies before it
+  };
   Order order_;
+  std::map<const std::byte*, std::size_t> locked_;
+  std::deque<std::function<void()>> late_copies_;
+  std::uint64_t copied_ = 0;  // late copies that ran
   std::unique_ptr<Recording> recording_;
 };
 
