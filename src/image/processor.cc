@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <type_traits>
 
 #include "base/check.h"
 
@@ -21,71 +22,85 @@ Image with_white_background(const Image& image) {
   return result;
 }
 
-/// The patch whose upper left corner is (left, top), bytes c, t, y, x with every t equal.
-void copy_patch(const Image& image, std::size_t left, std::size_t top, const ImageProcessorConfig& config,
-                std::uint8_t* to) {
-  const std::size_t patch = config.patch_size;
-  const std::size_t area = patch * patch;
-  const std::size_t channel = area * config.temporal_patch_size;
-  for (std::size_t y = 0; y < patch; ++y) {
-    const std::uint8_t* from = &image.rgb[((top + y) * image.width + left) * 3];
-    std::uint8_t* row = to + y * patch;
-    for (std::size_t x = 0; x < patch; ++x) {
-      for (std::size_t c = 0; c < 3; ++c) row[c * channel + x] = from[3 * x + c];
-    }
-  }
-  for (std::size_t c = 0; c < 3; ++c) {
-    for (std::size_t t = 1; t < config.temporal_patch_size; ++t) {
-      std::memcpy(to + c * channel + t * area, to + c * channel, area);
-    }
-  }
-}
+using RowPlanes = std::array<const std::uint8_t*, 3>;
 
-/// Appends a tile: the rectangle of the picture from (left, top), patches in order of merge blocks of
-/// `config.merge_size` (1 = raster order).
-void append_tile(const Image& image, std::size_t left, std::size_t top, std::uint32_t grid_h,
-                 std::uint32_t grid_w, const ImageProcessorConfig& config, ProcessedImage& out) {
+/// Copies row `y` of a tile, which begins at column `left` of the planes, into the tile's patches: bytes
+/// c, t, y, x with every t equal, patches in order of merge blocks of `config.merge_size` (1 = raster order).
+/// `patch` is config.patch_size, a constant for the common ones: a call of memcpy takes longer than 16 bytes.
+template <typename PatchSize>
+void place_row_as(PatchSize patch, const RowPlanes& planes, std::size_t left, std::size_t y,
+                  const ImageTile& tile, const ImageProcessorConfig& config, std::uint8_t* pixels) {
   const std::size_t merge = config.merge_size;
-  const std::size_t patch = config.patch_size;
-  out.tiles.push_back({grid_h, grid_w, grid_h * grid_w / config.patches_per_token(), out.patches()});
-  const std::size_t start = out.pixels_u8.size();
-  out.pixels_u8.resize(start + out.tiles.back().patches() * config.patch_bytes());
-  std::uint8_t* to = &out.pixels_u8[start];
-  for (std::size_t block_y = 0; block_y < grid_h; block_y += merge) {
-    for (std::size_t block_x = 0; block_x < grid_w; block_x += merge) {
-      for (std::size_t y = block_y; y < block_y + merge; ++y) {
-        for (std::size_t x = block_x; x < block_x + merge; ++x) {
-          copy_patch(image, left + x * patch, top + y * patch, config, to);
-          to += config.patch_bytes();
-        }
+  const std::size_t area = patch * patch;
+  const std::size_t patch_bytes = config.patch_bytes();
+  const std::size_t block_y = y / patch / merge * merge;
+  // The first patch of the row in the first merge block, and this row of pixels in it.
+  std::uint8_t* to =
+      pixels + (tile.first_patch + block_y * tile.grid_w + (y / patch - block_y) * merge) * patch_bytes +
+      y % patch * patch;
+  for (std::size_t block_x = 0; block_x < tile.grid_w; block_x += merge) {
+    for (std::size_t x = 0; x < merge; ++x, left += patch) {
+      std::uint8_t* piece = to + (block_x * merge + x) * patch_bytes;
+      for (const std::uint8_t* plane : planes) {
+        for (std::size_t t = 0; t < config.temporal_patch_size; ++t, piece += area)
+          std::memcpy(piece, plane + left, patch);
       }
     }
   }
 }
 
+void place_row(const RowPlanes& planes, std::size_t left, std::size_t y, const ImageTile& tile,
+               const ImageProcessorConfig& config, std::uint8_t* pixels) {
+  switch (config.patch_size) {
+    case 14:
+      return place_row_as(std::integral_constant<std::size_t, 14>{}, planes, left, y, tile, config, pixels);
+    case 16:
+      return place_row_as(std::integral_constant<std::size_t, 16>{}, planes, left, y, tile, config, pixels);
+    default:
+      return place_row_as(std::size_t{config.patch_size}, planes, left, y, tile, config, pixels);
+  }
+}
+
+void append_tile(PictureSize size, const ImageProcessorConfig& config, ProcessedImage& out) {
+  const std::uint32_t grid_h = size.height / config.patch_size;
+  const std::uint32_t grid_w = size.width / config.patch_size;
+  out.tiles.push_back({grid_h, grid_w, grid_h * grid_w / config.patches_per_token(), out.patches()});
+}
+
+/// Resizes the picture to `size`, which is the size of the tile.
+void fill_tile(const Image& image, PictureSize size, const ImageTile& tile,
+               const ImageProcessorConfig& config, ProcessedImage& out) {
+  resize_rows(image, size.width, size.height, config.filter, [&](std::size_t y, const RowPlanes& planes) {
+    place_row(planes, 0, y, tile, config, out.pixels_u8.data());
+  });
+}
+
 void process_qwen(const Image& image, const ImageProcessorConfig& config, ProcessedImage& out) {
   const PictureSize size = qwen_resized({image.height, image.width}, config);
-  const Image resized = resize(image, size.width, size.height, config.filter);
-  append_tile(resized, 0, 0, size.height / config.patch_size, size.width / config.patch_size, config, out);
+  append_tile(size, config, out);
+  out.pixels_u8.resize(out.patches() * config.patch_bytes());
+  fill_tile(image, size, out.tiles[0], config, out);
 }
 
 void process_minicpmv(const Image& image, const ImageProcessorConfig& config, ProcessedImage& out) {
   const MiniCpmLayout layout = minicpm_layout({image.height, image.width}, config);
-  const Image overview = resize(image, layout.overview.width, layout.overview.height, config.filter);
-  append_tile(overview, 0, 0, layout.overview.height / config.patch_size,
-              layout.overview.width / config.patch_size, config, out);
-  if (layout.rows == 0) return;
+  append_tile(layout.overview, config, out);
   out.slice_rows = layout.rows;
   out.slice_cols = layout.cols;
-  const Image refined = resize(image, layout.refined.width, layout.refined.height, config.filter);
-  const std::uint32_t slice_height = layout.refined.height / layout.rows;
-  const std::uint32_t slice_width = layout.refined.width / layout.cols;
-  for (std::uint32_t row = 0; row < layout.rows; ++row) {
-    for (std::uint32_t col = 0; col < layout.cols; ++col) {
-      append_tile(refined, std::size_t{col} * slice_width, std::size_t{row} * slice_height,
-                  slice_height / config.patch_size, slice_width / config.patch_size, config, out);
-    }
-  }
+  PictureSize slice;
+  if (layout.rows > 0) slice = {layout.refined.height / layout.rows, layout.refined.width / layout.cols};
+  for (std::uint32_t i = 0; i < layout.rows * layout.cols; ++i) append_tile(slice, config, out);
+  out.pixels_u8.resize(out.patches() * config.patch_bytes());
+  fill_tile(image, layout.overview, out.tiles[0], config, out);
+  if (layout.rows == 0) return;
+  resize_rows(image, layout.refined.width, layout.refined.height, config.filter,
+              [&](std::size_t y, const RowPlanes& planes) {
+                const std::size_t first = 1 + y / slice.height * layout.cols;
+                for (std::size_t col = 0; col < layout.cols; ++col) {
+                  place_row(planes, col * slice.width, y % slice.height, out.tiles[first + col], config,
+                            out.pixels_u8.data());
+                }
+              });
 }
 
 std::array<std::uint8_t, 16> content_hash(const Image& image, const ImageProcessorConfig& config) {

@@ -5,9 +5,9 @@
 
 #include "heirloom/error.h"
 #include "image/decode.h"
+#include "image/drawn_pictures.h"
 #include "image/processor.h"
 #include "image/reference_files.h"
-#include "image/resize.h"
 #include "support/golden.h"
 
 namespace heirloom {
@@ -107,9 +107,9 @@ TEST(kit_pictures, resize_to_the_bytes_of_torchvision) {
         const auto source = read_rgb_png(source_path);
         const auto expected = read_rgb_png(expected_path);
         EXPECT_EQ(expected.height, entry["torchvision"]["resized_hw"][k][0]);
-        const Image result = resize({source.width, source.height, source.rgb, {}}, expected.width,
-                                    expected.height, ResizeFilter::bicubic);
-        EXPECT_TRUE(result.rgb == expected.rgb);
+        const Image image{source.width, source.height, source.rgb, {}};
+        EXPECT_TRUE(test::resized(image, expected.width, expected.height, ResizeFilter::bicubic) ==
+                    expected.rgb);
         ++checked;
       }
     }

@@ -2,10 +2,10 @@
 // tokens, placeholder text and every pixel, against transformers' own run
 // (tests/golden/layouts/make_layouts.py).
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include "heirloom/error.h"
 #include "image/decode.h"
+#include "image/drawn_pictures.h"
 #include "image/positions.h"
 #include "image/processor.h"
 #include "image/reference_files.h"
@@ -15,26 +15,6 @@ namespace heirloom {
 namespace {
 
 using test::golden;
-
-/// The same drawing as make_layouts.py's.
-Image drawing(std::uint32_t width, std::uint32_t height) {
-  Image image{width, height, std::vector<std::uint8_t>(std::size_t{width} * height * 3), {}};
-  std::uint8_t* to = image.rgb.data();
-  for (std::uint32_t y = 0; y < height; ++y) {
-    for (std::uint32_t x = 0; x < width; ++x, to += 3) {
-      to[0] = static_cast<std::uint8_t>((x * 7 + y * 13) ^ (x * y >> 3));
-      to[1] = static_cast<std::uint8_t>(x * 3 + (y >> 1));
-      to[2] = static_cast<std::uint8_t>((x ^ y) * 5);
-    }
-  }
-  return image;
-}
-
-template <typename Bytes>
-std::uint32_t crc32_of(const Bytes& bytes) {
-  return static_cast<std::uint32_t>(
-      crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uInt>(bytes.size())));
-}
 
 std::size_t count_of(const std::string& text, const std::string& piece) {
   std::size_t count = 0;
@@ -53,7 +33,7 @@ TEST(processor_layouts, grids_tokens_text_and_pixels_match_the_reference_process
     auto settings = entry["settings"];
     settings["image_processor_type"] = qwen ? "Qwen2VLImageProcessor" : "MiniCPMV4_6ImageProcessor";
     const ImageProcessorConfig config = ImageProcessorConfig::from_json(settings.dump(), "test");
-    const ProcessedImage image = process_image(drawing(entry["width"], entry["height"]), config);
+    const ProcessedImage image = process_image(test::drawing(entry["width"], entry["height"]), config);
     nlohmann::json tiles;
     nlohmann::json tokens;
     for (const ImageTile& tile : image.tiles) {
@@ -67,12 +47,23 @@ TEST(processor_layouts, grids_tokens_text_and_pixels_match_the_reference_process
     } else {
       EXPECT_EQ(image.slice_rows * image.slice_cols, 0u);
     }
-    EXPECT_EQ(entry["pixels_crc32"], crc32_of(reference_pixels({&image, 1}, config)));
+    EXPECT_EQ(entry["pixels_crc32"], test::crc32_of(reference_pixels({&image, 1}, config)));
     const std::string text = placeholder_text(image, config, 2);
-    EXPECT_EQ(entry["text_crc32"], crc32_of(text));
+    EXPECT_EQ(entry["text_crc32"], test::crc32_of(text));
     // As many placeholders as the tower makes features.
     EXPECT_EQ(count_of(text, "<|image_pad|>"), image.patches() / config.patches_per_token());
     EXPECT_EQ(image.pixels_u8.size(), image.patches() * config.patch_bytes());
+  }
+}
+
+TEST(processor_layouts, rows_of_any_length_are_resized_to_the_bytes_of_torchvision) {
+  const auto cases = test::read_json(golden("layouts/resizes.json"));
+  ASSERT_EQ(cases.size(), 30u);
+  for (const auto& entry : cases) {
+    SCOPED_TRACE(entry.dump());
+    const auto filter = entry[4] == "bilinear" ? ResizeFilter::bilinear : ResizeFilter::bicubic;
+    EXPECT_EQ(entry[5],
+              test::crc32_of(test::resized(test::drawing(entry[0], entry[1]), entry[2], entry[3], filter)));
   }
 }
 

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from PIL import Image
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2.functional import resize
 from transformers import MiniCPMV4_6ImageProcessor, Qwen2VLImageProcessor
 from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
 
@@ -44,6 +46,8 @@ QWEN = [
     (640, 480, {"temporal_patch_size": 1}), (640, 480, {"size": {"shortest_edge": 1024, "longest_edge": 4096}}),
     (640, 480, {"size": {"shortest_edge": 1000000, "longest_edge": 2000000}}), (640, 480, {"min_pixels": 2048, "max_pixels": 10000}),
 ]
+RESIZES = [(1, 1, 5, 3), (1, 9, 2, 9), (2, 3, 3, 2), (5, 4, 17, 4), (13, 7, 5, 11), (13, 7, 13, 30), (37, 21, 19, 8), (64, 48, 33, 49), (100, 3, 7, 3),
+           (101, 67, 9, 5), (97, 150, 95, 151), (301, 200, 30, 21), (250, 33, 251, 3), (600, 5, 2, 2), (5, 600, 6, 3)]
 
 
 def main():
@@ -71,7 +75,20 @@ def main():
                     "pixels_crc32": pixels_crc32(r["pixel_values"]), "text_crc32": zlib.crc32(("<|image_pad|>" * n).encode())})
     Path(__file__).with_name("layouts.json").write_text("[\n" + ",\n".join(json.dumps(e) for e in out) + "\n]\n")
 
+    resizes()
     nearest_buckets()
+
+
+def resizes():
+    """resizes.json: width, height, new width, new height, filter and CRC-32 of [height, width, 3] for sizes that no processor asks for:
+    rows that end inside a vector, one axis kept, one pixel, many taps."""
+    out = []
+    for name in ("bilinear", "bicubic"):
+        for w, h, to_w, to_h in RESIZES:
+            picture = torch.from_numpy(drawing(w, h)).permute(2, 0, 1)
+            small = resize(picture, [to_h, to_w], InterpolationMode(name), antialias=True)
+            out.append([w, h, to_w, to_h, name, zlib.crc32(small.permute(1, 2, 0).contiguous().numpy().tobytes())])
+    Path(__file__).with_name("resizes.json").write_text("[\n" + ",\n".join(json.dumps(e) for e in out) + "\n]\n")
 
 
 def nearest_buckets():
