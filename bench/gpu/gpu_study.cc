@@ -5,8 +5,8 @@
 //             [--depth 0,10240]
 //             [--repeat 5] [--arch sm20] [--fermi] [--gemm f32|bf16] [--kv f32|f16] [--no-graphs] [--no-fusion] [--no-layers] [--kernels]
 //             [--vram MiB] [--hybrid] [--threads N] [--host-rows N] [--pageable] [--chunks N]
-//             [--timeline FILE] [--expert-mib N] [--unpack-each]
-// picture: features of one 448x448 picture by MiniCPM-V-4.6's tower, instead of tokens. --hybrid keeps experts in host memory; --chunks also measures prefill in N steps; --timeline writes one line a streamed tensor;
+//             [--timeline FILE] [--expert-mib N] [--unpack-each] [--picture 448,448]
+// picture: features of one picture (--picture 448,448) by MiniCPM-V-4.6's tower, instead of tokens. --hybrid keeps experts in host memory; --chunks also measures prefill in N steps; --timeline writes one line a streamed tensor;
 // --unpack-each unpacks weights at every use, as where memory is short.
 #include <algorithm>
 #include <chrono>
@@ -109,7 +109,9 @@ int run(const std::map<std::string, std::string>& options) {
     backend.device().reset_kernel_times();
   };
   if (name == "picture") {
-    const model::VisionInput picture = tools::study_picture(448, 448);
+    const std::vector<int> side = numbers(get("picture", "448,448"));
+    if (side.size() != 2) fail(ErrorKind::usage, "--picture {}: expected width,height", get("picture", ""));
+    const model::VisionInput picture = tools::study_picture(static_cast<std::uint32_t>(side[0]), static_cast<std::uint32_t>(side[1]));
     std::vector<double> times;
     for (int r = 0; r <= repeat; ++r) {
       backend.device().reset_kernel_times();
@@ -120,7 +122,7 @@ int run(const std::map<std::string, std::string>& options) {
       if (r > 0) times.push_back(ms_since(start));
     }
     std::ranges::sort(times);
-    std::printf("tower, 448x448   min %.3f   median %.3f   max %.3f ms\n", times.front(), times[times.size() / 2], times.back());
+    std::printf("tower, %dx%d   min %.3f   median %.3f   max %.3f ms\n", side[0], side[1], times.front(), times[times.size() / 2], times.back());
     report_kernels(1);
     std::printf("device memory: %.1f MiB at most\n", static_cast<double>(backend.device().peak_bytes()) / (1 << 20));
     return 0;
@@ -199,7 +201,7 @@ int run(const std::map<std::string, std::string>& options) {
 int main(int argc, char** argv) {
   static const std::set<std::string> kOptions{"model", "layers", "linears", "head", "prefill", "decode", "depth", "repeat", "arch", "fermi", "gemm", "kv",
                                               "no-graphs", "no-fusion", "no-layers", "kernels", "vram", "hybrid", "threads", "host-rows", "pageable", "chunks",
-                                              "timeline", "expert-mib", "unpack-each"};
+                                              "timeline", "expert-mib", "unpack-each", "picture"};
   std::map<std::string, std::string> options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];

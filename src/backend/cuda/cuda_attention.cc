@@ -1,4 +1,4 @@
-// Softmax attention: split over pages for few rows, by matrix products for long prompts, and inside segments (vision).
+// Softmax attention of language models: split over pages for few rows, by matrix products or as one kernel for long prompts.
 #include <algorithm>
 #include <cmath>
 
@@ -18,16 +18,6 @@ constexpr int kGemmRows = 32;
 // never the square of the context. Long contexts take fewer rows of several heads, so that the heads of a product share a call.
 constexpr int kScoreRows = 512;
 constexpr std::int64_t kScoreFloats = std::int64_t{24} << 20;
-// Segments of at most so many rows (the 2x2 windows of MiniCPM's merger) are one kernel.
-constexpr int kSmallSegment = 16;
-constexpr int kSmallHeadDim = 128;
-// Segments of at most so many rows are one kernel a segment.
-constexpr int kMediumSegment = 320;
-
-// Dynamic shared memory of segment_attention_medium.
-std::size_t medium_shared_bytes(int rows, int head_dim) {
-  return static_cast<std::size_t>((16 + 64) * (head_dim + 4) + 16 * ((rows + 3) / 4 * 4 + 4)) * 4;
-}
 
 int rows_of_scores(int rows, int cols, int heads) {
   const auto fitting = static_cast<int>(std::clamp<std::int64_t>(kScoreFloats / (static_cast<std::int64_t>(cols) * heads), 1, rows));
@@ -254,109 +244,6 @@ void CudaBackend::attention_by_gemm(int layer, const ops::AttentionWeights& weig
       product.batch = group;
       product.stride_a = call.stride_c;
       product.stride_c = hd;
-      gemm(product);
-    }
-  }
-}
-
-void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v, int num_heads,
-                                    std::span<const std::int32_t> segments, const float* rope_cos, const float* rope_sin,
-                                    ops::Matrix out) {
-  const int width = static_cast<int>(q.cols), hd = width / num_heads;
-  int longest = 0, stride = width;  // stride: floats from one row of q, k and v to the next
-  for (std::size_t s = 0; s + 1 < segments.size(); ++s) longest = std::max(longest, segments[s + 1] - segments[s]);
-  if (pending_products_ && longest > kSmallSegment && rope_cos == nullptr) {
-    const std::vector<ops::LinearOut> waiting = pending_products_->outs;
-    const float* const outs[] = {q.data, k.data, v.data};
-    if (float* joined = joined_products(outs)) {
-      stride = 3 * width;
-      q.data = joined;
-      k.data = joined + width;
-      v.data = joined + 2 * width;
-      BiasArgs args{};
-      unsigned count = 0;
-      for (std::size_t i = 0; i < waiting.size(); ++i) {
-        if (waiting[i].bias == nullptr) continue;
-        args.x[count] = joined + static_cast<std::int64_t>(i) * width;
-        args.bias[count++] = waiting[i].bias;
-      }
-      const auto rows = static_cast<int>(q.rows);
-      if (count > 0) device_->launch("add_biases", {static_cast<unsigned>(std::min(rows, 65535)), count}, {256}, 0, args, rows, width, stride);
-    }
-  }
-  flush();
-  const float* queries = q.data;
-  const float* keys = k.data;
-  if (rope_cos) {
-    const auto n = static_cast<u64>(q.rows * q.cols);
-    float* turned[2] = {scratch_f32(kSlotKeys, q.rows * q.cols), scratch_f32(kSlotValues, q.rows * q.cols)};
-    const float* from[2] = {q.data, k.data};
-    for (int i = 0; i < 2; ++i) {
-      device_->launch("rope_heads", {grid_of(n)}, {256}, 0, turned[i], from[i], rope_cos, rope_sin, n, num_heads, hd);
-    }
-    queries = turned[0];
-    keys = turned[1];
-  }
-  const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
-  if (longest <= kSmallSegment && hd <= kSmallHeadDim) {
-    auto* places = static_cast<int*>(scratch(kSlotSegments, segments.size_bytes()));
-    device_->copy_in(places, segments.data(), segments.size_bytes(), Lane::compute);
-    const int count = static_cast<int>(segments.size()) - 1;
-    const auto shared = static_cast<std::size_t>(3 * kSmallSegment * hd + kSmallSegment * kSmallSegment) * 4;
-    device_->launch("segment_attention_small", {static_cast<unsigned>(std::min(count, 65535)), static_cast<unsigned>(num_heads)}, {128},
-                    shared, out.data, queries, keys, static_cast<const float*>(v.data), static_cast<const int*>(places), count, width, hd,
-                    scale);
-    return;
-  }
-  constexpr std::size_t kMediumShared = 47 * 1024;  // of 48 KiB; the rest is static
-  if (longest <= kMediumSegment && hd <= kSmallHeadDim && hd % 4 == 0 && medium_shared_bytes(longest, hd) <= kMediumShared) {
-    for (std::size_t s = 0; s + 1 < segments.size(); ++s) {
-      const int n = segments[s + 1] - segments[s];
-      const std::int64_t at = static_cast<std::int64_t>(segments[s]) * width;
-      if (n == 0) continue;
-      const std::int64_t from = static_cast<std::int64_t>(segments[s]) * stride;
-      device_->launch("segment_attention_medium", {static_cast<unsigned>((n + 15) / 16), static_cast<unsigned>(num_heads)}, {256},
-                      medium_shared_bytes(n, hd), out.data + at, queries + from, keys + from, static_cast<const float*>(v.data + from), n, width, stride,
-                      hd, scale);
-    }
-    return;
-  }
-  const int rows_at_once = rows_of_scores(longest, longest, num_heads);
-  float* scores = scratch_f32(kSlotScores, static_cast<std::int64_t>(num_heads) * rows_at_once * longest);
-  for (std::size_t s = 0; s + 1 < segments.size(); ++s) {
-    const int begin = segments[s], n = segments[s + 1] - begin;
-    for (int r = 0; r < n; r += rows_at_once) {
-      const int rows = std::min(rows_at_once, n - r), all_rows = num_heads * rows;
-      const std::int64_t at = static_cast<std::int64_t>(begin + r) * stride, all = static_cast<std::int64_t>(begin) * stride;
-      GemmCall call;  // one product a head
-      call.m = rows;
-      call.n = n;
-      call.k = hd;
-      call.a = queries + at;
-      call.b = keys + all;
-      call.c = scores;
-      call.lda = call.ldb = stride;
-      call.ldc = n;
-      call.alpha = scale;
-      call.batch = num_heads;
-      call.stride_a = call.stride_b = hd;
-      call.stride_c = static_cast<long long>(rows) * n;
-      gemm(call);
-      device_->launch("softmax_rows", {static_cast<unsigned>(std::min(all_rows, 65535))}, {256}, 0, scores, scores, all_rows, n, n, 0, 0);
-      GemmCall product;
-      product.m = rows;
-      product.n = hd;
-      product.k = n;
-      product.a = scores;
-      product.lda = n;
-      product.b = v.data + all;
-      product.ldb = stride;
-      product.b_transposed = false;
-      product.c = out.data + static_cast<std::int64_t>(begin + r) * width;
-      product.ldc = width;
-      product.batch = num_heads;
-      product.stride_a = call.stride_c;
-      product.stride_b = product.stride_c = hd;
       gemm(product);
     }
   }

@@ -339,8 +339,7 @@ void CudaBackend::flush_products() {
       args.x[count] = next.of.data;
       args.bias[count] = next.bias;
     }
-    device_->launch("add_biases", {row_grid(shape.rows), count}, {256}, 0, args, static_cast<int>(shape.rows), static_cast<int>(shape.cols),
-                    static_cast<int>(shape.cols));
+    device_->launch("add_biases", {row_grid(shape.rows), count}, {256}, 0, args, static_cast<int>(shape.rows), static_cast<int>(shape.cols));
   }
   pending_biases_.clear();
 }

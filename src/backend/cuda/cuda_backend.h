@@ -25,6 +25,7 @@
 #include "backend/cuda/kernels/gdn_args.h"
 #include "backend/cuda/kernels/gemv_args.h"
 #include "backend/cuda/kernels/layer_args.h"
+#include "backend/cuda/kernels/segment_attention_args.h"
 #include "backend/cuda/kernels/token_args.h"
 #include "base/profiler.h"
 #include "ops/backend.h"
@@ -214,7 +215,7 @@ class CudaBackend : public ops::Backend {
   float* joined_products(std::span<const float* const> outs);
   void gemm_linear(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
   void gemm_in_waves(GemmCall call);
-  std::int64_t whole_waves(std::int64_t rows, std::int64_t columns) const;
+  std::int64_t whole_waves(const GemmCall& call) const;
   std::size_t batch_of(ops::Matrix x, std::span<const ops::LinearOut> outs) const;
   void linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact);
   void gemm(const GemmCall& call);
@@ -240,6 +241,10 @@ class CudaBackend : public ops::Backend {
   bool attention_flash(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q, const float* q_gate,
                        ops::Matrix out);
   void attention_by_gemm(int layer, const ops::AttentionWeights& weights, std::size_t sequence, const float* q, float* out);
+  // cuda_segments.cc
+  const int* device_segments(std::span<const std::int32_t> segments);
+  SegmentAttentionArgs segment_inputs(ops::Matrix q, ops::Matrix k, ops::Matrix v);
+  void segment_attention_by_gemm(const SegmentAttentionArgs& args, int num_heads, std::span<const std::int32_t> segments, int longest);
 
   const StepSequence* device_sequences() const { return reinterpret_cast<const StepSequence*>(step_device_); }
   const int* device_row_sequence() const { return reinterpret_cast<const int*>(step_device_ + row_sequence_offset_); }
@@ -265,6 +270,9 @@ class CudaBackend : public ops::Backend {
   std::optional<PendingHalf> half_;
   std::optional<Residual> residual_;
   int turn_ = 0;                   // kernels of half a layer take two sets of buffers in turn
+
+  std::vector<std::int32_t> segments_host_;  // what kSlotSegments holds
+  const int* segments_device_ = nullptr;
 
   const ops::StepPlan* plan_ = nullptr;
   std::vector<std::byte> step_host_;

@@ -13,8 +13,6 @@ using u64 = unsigned long long;
 constexpr std::int64_t kGemvMaxRows = 8;
 constexpr std::size_t kGemvSharedBytes = 36 * 1024;  // of 48 KiB; the rest is for sums
 constexpr unsigned kGemvBlocks = 2;  // on a multiprocessor: 1 and 4 were slower by 21 and 8 % on an H200
-// q, k and v of so many rows are one product of all their columns: 256 rows of 3 x 1,152 took 61 us on an H200, 71 as a batch; 1,024 rows 204 and 199.
-constexpr std::int64_t kFewRowsOfTower = 256;
 constexpr std::size_t kWeightScratchBytes = std::size_t{64} << 20;
 
 bool is_quantised(std::string_view format) { return format != "f32" && format != "f16" && format != "bf16"; }
@@ -79,9 +77,7 @@ void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { 
 void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact) {
   if (x.rows > kGemvMaxRows) {
     flush_keeping_inputs();
-    const bool unbiased = std::ranges::all_of(outs, [](const ops::LinearOut& out) { return out.bias == nullptr; });
-    // With biases: q, k and v of a tower.
-    if (gemm_ == GemmType::f32 && options_.fuse && !exact && outs.size() > 1 && (unbiased || x.rows <= kFewRowsOfTower)) {
+    if (gemm_ == GemmType::f32 && options_.fuse && !exact && outs.size() > 1) {
       pending_products_ = PendingProducts{x, {outs.begin(), outs.end()}};
       return;
     }
@@ -258,8 +254,8 @@ float* CudaBackend::joined_products(std::span<const float* const> outs) {
   return joined;
 }
 
-// How many of `outs`, from the first on, are one batched product: FP32 ones of one shape whose results follow each other in memory. A product of
-// 1,152 columns alone leaves half of a large card's multiprocessors without work.
+// How many of `outs`, from the first on, are one batched product: FP32 ones of one shape whose results follow each other in memory. Narrow ones
+// alone leave most of a large card's multiprocessors without work.
 std::size_t CudaBackend::batch_of(ops::Matrix x, std::span<const ops::LinearOut> outs) const {
   const auto& first = static_cast<const CudaWeight&>(*outs[0].weight);
   const std::int64_t distance = x.rows * first.rows;
@@ -271,17 +267,22 @@ std::size_t CudaBackend::batch_of(ops::Matrix x, std::span<const ops::LinearOut>
 }
 
 // The columns of an FP32 product that the vendor's tiles of 128x128, two a multiprocessor, fill in whole waves, where those left over are at most half a wave:
-// as a product of their own they take a smaller tile. Of a 1024x4304x1152 product on an H200, 289 us became 227, of 256x17216x4608 955 us 822.
-std::int64_t CudaBackend::whole_waves(std::int64_t rows, std::int64_t columns) const {
-  constexpr std::int64_t kTile = 128, kStep = 16 * kTile;  // other cuts than at multiples of 2,048 were slower now and then
+// as a product of their own they take smaller tiles. On an H200 (us, whole and cut): 1024x4304x1152 289 and 227, 256x17216x4608 955 and 822, 1260x3456x1152
+// 286 and 221, 4096x3584x1024 735 and 629. Long sums the library cuts into parts that fill waves by themselves (5040x1152x4304 1016 and 1057): there at most
+// a quarter of a wave is cut off. A wave of more than 98.5 % now and then took the time of two.
+std::int64_t CudaBackend::whole_waves(const GemmCall& call) const {
+  constexpr std::int64_t kTile = 128;
+  constexpr int kLongSum = 2048;
+  const std::int64_t rows = call.m, columns = call.n;
   const std::int64_t tiles_of_row = (rows + kTile - 1) / kTile, wave = 2 * device_->info().multiprocessors;
   const std::int64_t tiles = tiles_of_row * ((columns + kTile - 1) / kTile), waves = tiles / wave;
-  const std::int64_t whole = waves * wave / tiles_of_row * kTile / kStep * kStep;
-  return whole > 0 && 2 * (tiles - whole / kTile * tiles_of_row) <= wave ? whole : columns;
+  const std::int64_t whole = waves * wave * 985 / 1000 / tiles_of_row;
+  const std::int64_t most_left = wave / (call.k > kLongSum ? 4 : 2);
+  return whole > 0 && tiles - whole * tiles_of_row <= most_left ? std::min(whole * kTile, columns) : columns;
 }
 
 void CudaBackend::gemm_in_waves(GemmCall call) {
-  const int whole = call.batch > 1 || call.bf16 ? call.n : static_cast<int>(whole_waves(call.m, call.n));
+  const int whole = call.batch > 1 || call.bf16 ? call.n : static_cast<int>(whole_waves(call));
   const int left = call.n - whole;
   call.n = whole;
   gemm(call);
