@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 
+#include "backend/cuda/kernels/layer_norm_args.h"
 #include "base/check.h"
 #include "base/log.h"
 
@@ -468,26 +469,32 @@ void CudaBackend::scatter_rows(ops::Matrix x, const std::int32_t* rows, ops::Mat
 }
 
 void CudaBackend::layer_norm(ops::Matrix x, const float* weight, const float* bias, float eps, ops::Matrix out) {
-  const unsigned threads = x.cols % 4 == 0 && x.cols <= 1152 ? 96 : 384;  // norms.cu says why
-  const float inverse_cols = 1.0f / static_cast<float>(x.cols);
+  LayerNormArgs args{};
   if (pending_add_ && pending_add_->x.data == x.data && pending_add_->x.rows == x.rows && pending_add_->x.cols == x.cols) {
-    const PendingAdd add = *pending_add_;
+    args.delta = pending_add_->y.data;
+    args.delta_bias = pending_add_->bias;
     pending_add_.reset();
-    flush();
-    device_->launch("add_layer_norm", {row_grid(x.rows)}, {threads}, 0, out.data, x.data, static_cast<const float*>(add.y.data),
-                    add.bias, weight, bias, static_cast<int>(x.rows), static_cast<int>(x.cols), inverse_cols, eps);
-    return;
   }
   flush();
-  device_->launch("layer_norm", {row_grid(x.rows)}, {threads}, 0, out.data, static_cast<const float*>(x.data), weight, bias,
-                  static_cast<int>(x.rows), static_cast<int>(x.cols), inverse_cols, eps);
+  const bool quads = x.cols % 4 == 0;
+  args.out = out.data;
+  args.twin = quads && x.cols <= kLayerNormHeld ? bf16_twin(out) : nullptr;
+  args.x = x.data;
+  args.weight = weight;
+  args.bias = bias;
+  args.rows = static_cast<int>(x.rows);
+  args.cols = static_cast<int>(x.cols);
+  args.inverse_cols = 1.0f / static_cast<float>(x.cols);
+  args.eps = eps;
+  const unsigned threads = quads && x.cols <= 1152 ? 96 : 384;  // norms.cu says why
+  device_->launch(args.delta ? "add_layer_norm" : "layer_norm", {row_grid(x.rows)}, {threads}, 0, args);
 }
 
 void CudaBackend::gelu(ops::Matrix x, ops::Gelu kind) {
   const float* bias = take_bias(x);
   flush();
   if (bias != nullptr) {
-    device_->launch(kind == ops::Gelu::tanh ? "gelu_tanh_biased" : "gelu_erf_biased", {row_grid(x.rows)}, {256}, 0, x.data, bias,
+    device_->launch(kind == ops::Gelu::tanh ? "gelu_tanh_biased" : "gelu_erf_biased", {row_grid(x.rows)}, {256}, 0, x.data, bf16_twin(x), bias,
                     static_cast<int>(x.rows), static_cast<int>(x.cols));
     return;
   }

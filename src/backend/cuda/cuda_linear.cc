@@ -77,7 +77,8 @@ void CudaBackend::linear(ops::Matrix x, std::span<const ops::LinearOut> outs) { 
 void CudaBackend::linear_now(ops::Matrix x, std::span<const ops::LinearOut> outs, bool exact) {
   if (x.rows > kGemvMaxRows) {
     flush_keeping_inputs();
-    if (gemm_ == GemmType::f32 && options_.fuse && !exact && outs.size() > 1) {
+    const bool biased = std::ranges::all_of(outs, [](const ops::LinearOut& out) { return out.bias != nullptr; });
+    if ((gemm_ == GemmType::f32 || biased) && options_.fuse && !exact && outs.size() > 1) {  // the delta rule's in FP32, a tower's q, k and v
       pending_products_ = PendingProducts{x, {outs.begin(), outs.end()}};
       return;
     }
@@ -240,15 +241,17 @@ float* CudaBackend::joined_products(std::span<const float* const> outs) {
     weights.push_back(static_cast<const CudaWeight*>(pending_products_->outs[i].weight));
     columns += weights.back()->rows;
   }
-  if (static_cast<std::size_t>(columns * x.cols) * 4 > kWeightScratchBytes) return nullptr;  // kept rows or not: the same form
+  const bool bf16 = gemm_ == GemmType::bf16;
+  if (static_cast<std::size_t>(columns * x.cols) * (bf16 ? 2 : 4) > kWeightScratchBytes) return nullptr;  // kept rows or not: the same form
   pending_products_.reset();
   float* joined = scratch_f32(kSlotJoined, x.rows * columns);
   GemmCall call;
+  call.bf16 = bf16;
   call.m = static_cast<int>(x.rows);
   call.n = call.ldc = static_cast<int>(columns);
   call.k = call.lda = call.ldb = static_cast<int>(x.cols);
-  call.a = x.data;
-  call.b = unpacked(weights, false);
+  call.a = bf16 ? static_cast<const void*>(bf16_inputs(x)) : x.data;
+  call.b = unpacked(weights, bf16);
   call.c = joined;
   gemm_in_waves(call);
   return joined;

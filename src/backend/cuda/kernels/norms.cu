@@ -3,6 +3,7 @@
 // RMS norms: 256 threads, 1.2 KB of shared memory, two passes over the row (it stays in L1); cols is a multiple of 4. `twin`, where not
 // null, gets the values as bf16 too, for the products that follow.
 #include "backend/cuda/kernels/bf16_twin.h"
+#include "backend/cuda/kernels/layer_norm_args.h"
 #include "backend/cuda/kernels/norm_math.h"
 #include "backend/cuda/kernels/quads.h"
 
@@ -75,21 +76,16 @@ DEVICE float row_sum(float v, float* scratch) {
   return (total.x + total.y) + (total.z + total.w);
 }
 
-struct LayerNorm {
-  const float *weight, *bias;
-  int cols;
-  float inverse_cols, eps;
-};
-
 /// The norm of a row. With `Add`: x += delta + delta_bias comes first.
 template <int Threads, bool Add>
-DEVICE void layer_norm_in_registers(float* to, float* x, const float* delta, const float* delta_bias, const LayerNorm& norm, float* scratch) {
+DEVICE void layer_norm_in_registers(const LayerNormArgs& p, u64 at, float* scratch) {
+  float* x = p.x + at;
   constexpr int kHeld = 3, kStep = 4 * Threads;
   const int first = 4 * tid_x();
   bool mine[kHeld];
   F4 held[kHeld], weight[kHeld], bias[kHeld];
   UNROLL for (int j = 0; j < kHeld; j++) {
-    mine[j] = first + kStep * j < norm.cols;
+    mine[j] = first + kStep * j < p.cols;
     held[j] = weight[j] = bias[j] = F4{0, 0, 0, 0};
   }
   UNROLL for (int j = 0; j < kHeld; j++) {
@@ -98,7 +94,7 @@ DEVICE void layer_norm_in_registers(float* to, float* x, const float* delta, con
   if (Add) {  // all loads before the first store
     UNROLL for (int j = 0; j < kHeld; j++) {
       if (mine[j]) {
-        const F4 d = load_f4(delta + first + kStep * j), b = load_f4(delta_bias + first + kStep * j);
+        const F4 d = load_f4(p.delta + at + (u64)(first + kStep * j)), b = load_f4(p.delta_bias + first + kStep * j);
         held[j].x += d.x + b.x;
         held[j].y += d.y + b.y;
         held[j].z += d.z + b.z;
@@ -113,11 +109,11 @@ DEVICE void layer_norm_in_registers(float* to, float* x, const float* delta, con
   UNROLL for (int j = 0; j < kHeld; j++) {
     sum += (held[j].x + held[j].y) + (held[j].z + held[j].w);
     if (mine[j]) {  // on their way during the sums
-      weight[j] = load_f4(norm.weight + first + kStep * j);
-      bias[j] = load_f4(norm.bias + first + kStep * j);
+      weight[j] = load_f4(p.weight + first + kStep * j);
+      bias[j] = load_f4(p.bias + first + kStep * j);
     }
   }
-  const float mean = row_sum<Threads>(sum, scratch) * norm.inverse_cols;
+  const float mean = row_sum<Threads>(sum, scratch) * p.inverse_cols;
   UNROLL for (int j = 0; j < kHeld; j++) {
     F4& v = held[j];
     v.x -= mean;
@@ -127,53 +123,47 @@ DEVICE void layer_norm_in_registers(float* to, float* x, const float* delta, con
     const float of_quad = gpu_fma(v.w, v.w, gpu_fma(v.z, v.z, gpu_fma(v.y, v.y, v.x * v.x)));
     squares += mine[j] ? of_quad : 0.0f;
   }
-  const float scale = gpu_rsqrt_approx(gpu_fma(row_sum<Threads>(squares, scratch), norm.inverse_cols, norm.eps));
+  const float scale = gpu_rsqrt_approx(gpu_fma(row_sum<Threads>(squares, scratch), p.inverse_cols, p.eps));
   UNROLL for (int j = 0; j < kHeld; j++) {
     const F4 v = held[j], w = weight[j], b = bias[j];
     if (mine[j]) {
-      store_f4(to + first + kStep * j, {gpu_fma(v.x * scale, w.x, b.x), gpu_fma(v.y * scale, w.y, b.y), gpu_fma(v.z * scale, w.z, b.z),
-                                        gpu_fma(v.w * scale, w.w, b.w)});
+      const F4 r = {gpu_fma(v.x * scale, w.x, b.x), gpu_fma(v.y * scale, w.y, b.y), gpu_fma(v.z * scale, w.z, b.z), gpu_fma(v.w * scale, w.w, b.w)};
+      store_f4(p.out + at + (u64)(first + kStep * j), r);
+      if (p.twin) store_twin(p.twin + at + (u64)(first + kStep * j), r);
     }
   }
 }
-/// The same for rows of any length.
+/// The same for rows of any length, without a twin.
 template <int Threads, bool Add>
-DEVICE void layer_norm_in_passes(float* to, float* x, const float* delta, const float* delta_bias, const LayerNorm& norm, float* scratch) {
+DEVICE void layer_norm_in_passes(const LayerNormArgs& p, u64 at, float* scratch) {
+  float *to = p.out + at, *x = p.x + at;
   const auto each = [&](const auto& of_value) {
-    for (int i = tid_x(); i < norm.cols; i += Threads) of_value(i);
+    for (int i = tid_x(); i < p.cols; i += Threads) of_value(i);
   };
-  if (Add) each([&](int i) { x[i] += delta[i] + delta_bias[i]; });
+  if (Add) each([&](int i) { x[i] += p.delta[at + (u64)i] + p.delta_bias[i]; });
   float sum = 0, squares = 0;
   each([&](int i) { sum += x[i]; });
-  const float mean = row_sum<Threads>(sum, scratch) * norm.inverse_cols;
+  const float mean = row_sum<Threads>(sum, scratch) * p.inverse_cols;
   each([&](int i) { squares = gpu_fma(x[i] - mean, x[i] - mean, squares); });
-  const float scale = gpu_rsqrt_approx(gpu_fma(row_sum<Threads>(squares, scratch), norm.inverse_cols, norm.eps));
-  each([&](int i) { to[i] = gpu_fma((x[i] - mean) * scale, norm.weight[i], norm.bias[i]); });
+  const float scale = gpu_rsqrt_approx(gpu_fma(row_sum<Threads>(squares, scratch), p.inverse_cols, p.eps));
+  each([&](int i) { to[i] = gpu_fma((x[i] - mean) * scale, p.weight[i], p.bias[i]); });
 }
 template <bool Add>
-DEVICE void layer_norm_rows(float* out, float* x, const float* delta, const float* delta_bias, const LayerNorm& norm, int rows) {
+DEVICE void layer_norm_rows(const LayerNormArgs& p) {
   SHARED F4 scratch4[(384 + 32) / 4];
   float* scratch = (float*)scratch4;
   gpu_wait_inputs();
   const auto each_row = [&](const auto& norm_of_row) {
-    for (int r = bid_x(); r < rows; r += nbid_x()) {
-      const u64 at = (u64)r * (u64)norm.cols;
-      norm_of_row(out + at, x + at, Add ? delta + at : delta);
-    }
+    for (int r = bid_x(); r < p.rows; r += nbid_x()) norm_of_row((u64)r * (u64)p.cols);
   };
   if (ntid_x() == 96) {
-    each_row([&](float* to, float* row, const float* more) { layer_norm_in_registers<96, Add>(to, row, more, delta_bias, norm, scratch); });
-  } else if (norm.cols % 4 == 0 && norm.cols <= 4608) {
-    each_row([&](float* to, float* row, const float* more) { layer_norm_in_registers<384, Add>(to, row, more, delta_bias, norm, scratch); });
+    each_row([&](u64 at) { layer_norm_in_registers<96, Add>(p, at, scratch); });
+  } else if (p.cols % 4 == 0 && p.cols <= kLayerNormHeld) {
+    each_row([&](u64 at) { layer_norm_in_registers<384, Add>(p, at, scratch); });
   } else {
-    each_row([&](float* to, float* row, const float* more) { layer_norm_in_passes<384, Add>(to, row, more, delta_bias, norm, scratch); });
+    each_row([&](u64 at) { layer_norm_in_passes<384, Add>(p, at, scratch); });
   }
 }
-KERNEL(layer_norm, 384, float* out, const float* x, const float* weight, const float* bias, int rows, int cols, float inverse_cols, float eps) {
-  layer_norm_rows<false>(out, (float*)x, (const float*)0, (const float*)0, LayerNorm{weight, bias, cols, inverse_cols, eps}, rows);
-}
+KERNEL(layer_norm, 384, LayerNormArgs p) { layer_norm_rows<false>(p); }
 /// x += delta + delta_bias, then the norm of it.
-KERNEL(add_layer_norm, 384, float* out, float* x, const float* delta, const float* delta_bias, const float* weight, const float* bias, int rows,
-       int cols, float inverse_cols, float eps) {
-  layer_norm_rows<true>(out, x, delta, delta_bias, LayerNorm{weight, bias, cols, inverse_cols, eps}, rows);
-}
+KERNEL(add_layer_norm, 384, LayerNormArgs p) { layer_norm_rows<true>(p); }
