@@ -24,8 +24,8 @@ std::shared_ptr<const ImageUnit> make_unit(const SharedImage& image, std::size_t
     model::VisionInput input;
     const std::span<const std::uint8_t> bytes = std::span(image->pixels_u8).subspan(
         tile.first_patch * config.patch_bytes(), tile.patches() * config.patch_bytes());
-    input.pixels.resize(bytes.size());
-    normalize_pixels(bytes, config, input.pixels);
+    input.pixels.assign(bytes.begin(), bytes.end());
+    input.values = normalize_table(config);
     input.grids = {{1, static_cast<int>(tile.grid_h), static_cast<int>(tile.grid_w)}};
     input.downsample_4x = config.kind == ImageProcessorKind::minicpmv && config.downsample_mode == DownsampleMode::x4;
     return input;

@@ -164,17 +164,6 @@ std::array<std::array<float, 256>, 3> normalize_table(const ImageProcessorConfig
   return table;
 }
 
-void normalize_pixels(std::span<const std::uint8_t> pixels_u8, const ImageProcessorConfig& config,
-                      std::span<float> out) {
-  const std::size_t plane = config.patch_bytes() / 3;  // bytes of one channel of a patch
-  HEIRLOOM_CHECK(pixels_u8.size() == out.size() && pixels_u8.size() % (3 * plane) == 0);
-  const auto table = normalize_table(config);
-  for (std::size_t start = 0; start < pixels_u8.size(); start += plane) {
-    const auto& values = table[start / plane % 3];
-    for (std::size_t i = start; i < start + plane; ++i) out[i] = values[pixels_u8[i]];
-  }
-}
-
 std::vector<std::uint8_t> reference_pixels(std::span<const ProcessedImage> images,
                                            const ImageProcessorConfig& config) {
   std::vector<std::uint8_t> joined;

@@ -98,10 +98,6 @@ ProcessedImage process_image(const Image& image, const ImageProcessorConfig& con
 /// Rescaled and normalised value of every byte per channel, by torchvision's float32 order of operations.
 std::array<std::array<float, 256>, 3> normalize_table(const ImageProcessorConfig& config);
 
-/// `pixels_u8` (whole patches, as in ProcessedImage) to the tower's float input; `out` has the same size.
-void normalize_pixels(std::span<const std::uint8_t> pixels_u8, const ImageProcessorConfig& config,
-                      std::span<float> out);
-
 /// The dumps' order of `vision.pixel_u8` for the pictures of one prompt. qwen: patches one after the other.
 /// minicpmv: [3, patch_size, all patches x patch_size], patches side by side.
 std::vector<std::uint8_t> reference_pixels(std::span<const ProcessedImage> images,

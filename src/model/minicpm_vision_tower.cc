@@ -74,7 +74,7 @@ class MiniCpmVisionTower : public VisionTower {
     emit.host_ints("vision.window_index", windows.index, {patches});
     emit.host_ints("vision.window_cu_seqlens", windows.cu_seqlens, {static_cast<std::int64_t>(windows.cu_seqlens.size())});
 
-    const ops::Matrix pixels{scratch_.upload(std::span<const float>(input.pixels)), patches, patch_values()};
+    const ops::Matrix pixels = parts_.upload_pixels(input, patches, patch_values());
     ops::Matrix x = scratch_.matrix(patches, hidden);
     parts_.linear(pixels, patch_embed_, x);
     emit.matrix("vision.patch_embed", x);

@@ -2,6 +2,7 @@
 // engine owns states (ops::StateShape) and names them in the step's plan.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,9 +47,10 @@ struct StepOutput {
   ops::Matrix hidden;  // device [num_rows, hidden_size] after the final norm, if wanted
 };
 
-/// One picture for the tower: float patches in the processor's order plus its grids.
+/// One picture for the tower: patches in the processor's order plus its grids.
 struct VisionInput {
-  std::vector<float> pixels;  // [num_patches, C * (temporal) * patch * patch], normalised
+  std::vector<std::uint8_t> pixels;                  // [num_patches, C * (temporal) * patch * patch]
+  std::array<std::array<float, 256>, 3> values{};    // what a byte of each channel stands for, normalised
   struct Grid {
     int t = 1, h = 0, w = 0;  // in patches
   };

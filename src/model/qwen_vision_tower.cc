@@ -61,7 +61,7 @@ class QwenVisionTower : public VisionTower {
     upload_rope(positions, patches, emit);
 
     const std::int64_t hidden = config_.hidden_size;
-    const ops::Matrix pixels{scratch_.upload(std::span<const float>(input.pixels)), patches, patch_values()};
+    const ops::Matrix pixels = parts_.upload_pixels(input, patches, patch_values());
     const ops::Matrix x = scratch_.matrix(patches, hidden);
     parts_.linear(pixels, patch_embed_, x);
     emit.matrix("vision.patch_embed", x);

@@ -48,9 +48,10 @@ class Scratch {
     }
     return all;
   }
-  /// Device copy of host integers / floats.
-  std::int32_t* upload(std::span<const std::int32_t> values) {
-    auto* device = static_cast<std::int32_t*>(take(values.size_bytes()));
+  /// Device copy of host values.
+  template <class T>
+  T* upload(std::span<const T> values) {
+    auto* device = static_cast<T*>(take(values.size_bytes()));
     if (!values.empty()) backend_.upload(device, values.data(), values.size_bytes());
     return device;
   }
@@ -76,11 +77,6 @@ class Scratch {
    private:
     Scratch& scratch_;
   };
-  float* upload(std::span<const float> values) {
-    float* device = floats(static_cast<std::int64_t>(values.size()));
-    if (!values.empty()) backend_.upload(device, values.data(), values.size_bytes());
-    return device;
-  }
 
  private:
   static constexpr std::size_t kAlignment = 256, kMinBlock = std::size_t{4} << 20;

@@ -50,6 +50,14 @@ VisionBlock VisionBlocks::load_block(const WeightReader& weights, const std::str
   return block;
 }
 
+ops::Matrix VisionBlocks::upload_pixels(const VisionInput& input, std::int64_t patches, std::int64_t values) {
+  const std::uint8_t* bytes = scratch_.upload(std::span<const std::uint8_t>(input.pixels));
+  const float* table = scratch_.upload(std::span<const float>(input.values[0].data(), input.values.size() * input.values[0].size()));
+  const ops::Matrix pixels = scratch_.matrix(patches, values);
+  backend_.byte_values(bytes, table, values / static_cast<std::int64_t>(input.values.size()), pixels);
+  return pixels;
+}
+
 void VisionBlocks::attend(ops::Matrix x, const VisionAttention& attention, std::span<const std::int32_t> segments,
                           const float* rope_cos, const float* rope_sin, ops::Matrix out) {
   const Scratch::Frame frame(scratch_);

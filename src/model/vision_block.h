@@ -55,6 +55,8 @@ class VisionBlocks {
     const ops::LinearOut target = layer.to(out.data);
     backend_.linear(x, {&target, 1});
   }
+  /// The picture's patches as values: [patches, values].
+  ops::Matrix upload_pixels(const VisionInput& input, std::int64_t patches, std::int64_t values);
   /// out = projection of attention inside `segments` of x (already normalised).
   void attend(ops::Matrix x, const VisionAttention& attention, std::span<const std::int32_t> segments,
               const float* rope_cos, const float* rope_sin, ops::Matrix out);

@@ -249,6 +249,9 @@ class Backend {
   virtual void linear(Matrix x, std::span<const LinearOut> outs) = 0;
   /// out = silu(gate) * up. out may alias either.
   virtual void swiglu(Matrix gate, Matrix up, Matrix out) = 0;
+  /// out[r, c] = table[c / plane][bytes[r, c]]: pixels as bytes to the values they stand for. bytes: device [out.rows, out.cols], channels of `plane`
+  /// columns side by side; table: device f32 [out.cols / plane, 256].
+  virtual void byte_values(const std::uint8_t* bytes, const float* table, std::int64_t plane, Matrix out) = 0;
   /// out[r, :] = x[rows[r], :]; rows: device int32 [out.rows].
   virtual void gather_rows(Matrix x, const std::int32_t* rows, Matrix out) = 0;
   /// out[rows[r], :] = x[r, :]; rows: device int32 [x.rows], distinct.

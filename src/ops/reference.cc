@@ -68,6 +68,10 @@ void gelu(Matrix x, Gelu kind) {
   for (std::int64_t i = 0; i < x.rows * x.cols; ++i) x.data[i] = f32(gelu(static_cast<double>(x.data[i]), kind));
 }
 
+void byte_values(const std::uint8_t* bytes, const float* table, std::int64_t plane, Matrix out) {
+  for (std::int64_t i = 0; i < out.rows * out.cols; ++i) out.data[i] = table[i % out.cols / plane * 256 + bytes[i]];
+}
+
 void gather_rows(Matrix x, const std::int32_t* rows, Matrix out) {
   for (std::int64_t r = 0; r < out.rows; ++r) std::copy_n(row(x, rows[r]), x.cols, row(out, r));
 }

@@ -23,6 +23,7 @@ void layer_norm(Matrix x, const float* weight, const float* bias, float eps, Mat
 void add(Matrix x, Matrix y);
 void swiglu(Matrix gate, Matrix up, Matrix out);
 void gelu(Matrix x, Gelu kind);
+void byte_values(const std::uint8_t* bytes, const float* table, std::int64_t plane, Matrix out);
 void gather_rows(Matrix x, const std::int32_t* rows, Matrix out);
 void scatter_rows(Matrix x, const std::int32_t* rows, Matrix out);
 void add_weighted_rows(Matrix table, const std::int32_t* rows, const float* weights, int per_row, Matrix out);

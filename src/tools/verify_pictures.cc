@@ -73,14 +73,13 @@ PicturePrompt load_picture_prompt(const model::ModelFiles& files, const fs::path
 
   PicturePrompt prompt;
   prompt.vision.downsample_4x = four;
+  prompt.vision.values = normalize_table(config);
   std::vector<ProcessedImage> images;
   std::vector<GridThw> grids;
   for (const OrderedJson& name : json["images"]) {
     const MappedFile file(images_folder / name.get<std::string>());
     const ProcessedImage& image = images.emplace_back(process_image(decode_image(file.bytes()), config));
-    const std::size_t first = prompt.vision.pixels.size();
-    prompt.vision.pixels.resize(first + image.pixels_u8.size());
-    normalize_pixels(image.pixels_u8, config, std::span(prompt.vision.pixels).subspan(first));
+    prompt.vision.pixels.insert(prompt.vision.pixels.end(), image.pixels_u8.begin(), image.pixels_u8.end());
     for (const ImageTile& tile : image.tiles) {
       const int h = static_cast<int>(tile.grid_h), w = static_cast<int>(tile.grid_w);
       prompt.vision.grids.push_back({1, h, w});

@@ -59,6 +59,19 @@ TEST_P(emulator_ops, elementwise_maps_match_the_reference) {
   x.expect_equal("add", 1e-7);
 }
 
+TEST_P(emulator_ops, bytes_become_the_values_of_their_channel) {
+  auto backend = open_emulated(GetParam());
+  constexpr std::int64_t kPlane = 50, kRows = 9;
+  std::vector<std::uint8_t> bytes(kRows * 3 * kPlane);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 37 + i / 256);
+  Both table(*backend, 3, 256, 1), out(*backend, kRows, 3 * kPlane, 2);
+  const ops::Buffer device_bytes = backend->make_buffer(bytes.size());
+  backend->upload(device_bytes.data(), bytes.data(), bytes.size());
+  backend->byte_values(static_cast<const std::uint8_t*>(device_bytes.data()), table.device_data(), kPlane, out.device());
+  ops::reference::byte_values(bytes.data(), table.values().data(), kPlane, out.host());
+  out.expect_equal("byte_values", 0);
+}
+
 TEST_P(emulator_ops, rows_move_by_index) {
   auto backend = open_emulated(GetParam());
   const std::vector<std::int32_t> picks{4, 0, 6, 6, 2}, places{3, 0, 8, 1, 5};

@@ -66,6 +66,7 @@ class FakeBackend : public ops::Backend {
   void add(ops::Matrix, ops::Matrix) override { unused(); }
   void linear(ops::Matrix, std::span<const ops::LinearOut>) override { unused(); }
   void swiglu(ops::Matrix, ops::Matrix, ops::Matrix) override { unused(); }
+  void byte_values(const std::uint8_t*, const float*, std::int64_t, ops::Matrix) override { unused(); }
   void gather_rows(ops::Matrix, const std::int32_t*, ops::Matrix) override { unused(); }
   void scatter_rows(ops::Matrix, const std::int32_t*, ops::Matrix) override { unused(); }
   void gdn_mixer(int, const ops::GdnWeights&, ops::Matrix, ops::Matrix, ops::Matrix, ops::Matrix, ops::Matrix,
@@ -159,7 +160,7 @@ class FakeModel : public model::Model {
     output.tokens = input.grids.front().h * input.grids.front().w;
     output.features = backend_.make_buffer(static_cast<std::size_t>(output.tokens) * 16);
     std::uint32_t sum = 0;
-    for (const float pixel : input.pixels) sum = mix(sum, static_cast<std::uint32_t>(pixel));
+    for (const std::uint8_t pixel : input.pixels) sum = mix(sum, pixel);
     for (std::int64_t t = 0; t < output.tokens; ++t) {
       const std::uint32_t bits = mix(sum, static_cast<std::uint32_t>(t));
       std::memcpy(output.features.f32() + t * 4, &bits, 4);

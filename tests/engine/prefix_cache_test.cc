@@ -107,7 +107,7 @@ TEST(prefix_cache, going_back_inside_a_long_answer_recomputes_a_block_step_at_mo
 }
 
 TEST(prefix_cache, pictures_are_part_of_the_prefix) {
-  const auto with_picture = [](std::uint64_t hash, float pixel) {
+  const auto with_picture = [](std::uint64_t hash, std::uint8_t pixel) {
     engine::Prompt prompt;
     prompt.token_ids = random_ids(120, 1);
     auto unit = std::make_shared<engine::ImageUnit>();

@@ -26,7 +26,7 @@ engine::Prompt prompt_of(const Items& items) {
     unit->content_hash = static_cast<std::uint64_t>(1000 - item);
     unit->make_input = [item] {
       model::VisionInput input;
-      input.pixels = {static_cast<float>(-item)};
+      input.pixels = {static_cast<std::uint8_t>(-item)};
       input.grids = {{1, 3, 3}};
       return input;
     };

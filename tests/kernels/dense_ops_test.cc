@@ -119,6 +119,21 @@ TEST_P(dense_ops, swiglu_and_gelu_are_accurate_over_the_whole_range) {
   }
 }
 
+TEST_P(dense_ops, bytes_become_the_values_of_their_channel) {
+  CpuBackend cpu({.threads = 3, .tier = GetParam(), .profiler = nullptr});
+  for (const std::int64_t plane : {1, 7, 196}) {
+    const std::int64_t rows = 9, cols = 3 * plane;
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows * cols));
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 37 + i / 256);
+    const std::vector<float> table = random_floats(3 * 256, 43);
+    std::vector<float> expected(bytes.size()), out(bytes.size());
+    reference::byte_values(bytes.data(), table.data(), plane, matrix(expected, rows));
+    cpu.byte_values(bytes.data(), table.data(), plane, matrix(out, rows));
+    EXPECT_EQ(out, expected);
+    EXPECT_EQ(out[static_cast<std::size_t>(cols + plane)], table[256 + bytes[static_cast<std::size_t>(cols + plane)]]);
+  }
+}
+
 TEST_P(dense_ops, add_gather_scatter_move_exact_values) {
   CpuBackend cpu({.threads = 3, .tier = GetParam(), .profiler = nullptr});
   for (const std::int64_t cols : kWidths) {

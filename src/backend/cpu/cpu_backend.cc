@@ -91,6 +91,10 @@ void CpuBackend::swiglu(Matrix gate, Matrix up, Matrix out) {
   cpu::swiglu(pool_, tier_, gate, up, out);
 }
 
+void CpuBackend::byte_values(const std::uint8_t* bytes, const float* table, std::int64_t plane, Matrix out) {
+  const Profiler::Scope scope(profiler_, "byte_values");
+  cpu::byte_values(pool_, bytes, table, plane, out);
+}
 void CpuBackend::gather_rows(Matrix x, const std::int32_t* rows, Matrix out) {
   const Profiler::Scope scope(profiler_, "gather_rows");
   cpu::gather_rows(pool_, x, rows, out);

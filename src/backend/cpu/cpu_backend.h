@@ -54,6 +54,7 @@ class CpuBackend : public ops::Backend {
   void add(ops::Matrix x, ops::Matrix y) override;
   void linear(ops::Matrix x, std::span<const ops::LinearOut> outs) override;
   void swiglu(ops::Matrix gate, ops::Matrix up, ops::Matrix out) override;
+  void byte_values(const std::uint8_t* bytes, const float* table, std::int64_t plane, ops::Matrix out) override;
   void gather_rows(ops::Matrix x, const std::int32_t* rows, ops::Matrix out) override;
   void scatter_rows(ops::Matrix x, const std::int32_t* rows, ops::Matrix out) override;
 

@@ -451,6 +451,12 @@ void CudaBackend::embed(const ops::Weight& table, const std::int32_t* ids, ops::
                   static_cast<const int*>(ids), 0, static_cast<int>(out.rows), static_cast<int>(out.cols));
 }
 
+void CudaBackend::byte_values(const std::uint8_t* bytes, const float* table, std::int64_t plane, ops::Matrix out) {
+  flush();
+  device_->launch("byte_values", {row_grid(out.rows)}, {128}, 0, out.data, bf16_twin(out), bytes, table, static_cast<int>(plane),
+                  static_cast<int>(out.rows), static_cast<int>(out.cols));
+}
+
 void CudaBackend::gather_rows(ops::Matrix x, const std::int32_t* rows, ops::Matrix out) {
   // Gathering from one row can only copy it: a norm that is still waiting then writes both.
   if (pending_norm_ && pending_norm_->out == x.data && x.rows == 1 && out.rows == 1 && !pending_norm_->out_copy) {

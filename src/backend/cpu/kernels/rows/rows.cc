@@ -8,6 +8,15 @@
 
 namespace heirloom::cpu {
 
+void byte_values(ThreadPool& pool, const std::uint8_t* bytes, const float* table, std::int64_t plane, ops::Matrix out) {
+  pool.parallel_for(out.rows, rows_grain(out.cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t first = begin * out.cols; first < end * out.cols; first += plane) {
+      const float* values = table + first % out.cols / plane * 256;
+      for (std::int64_t i = first; i < first + plane; ++i) out.data[i] = values[bytes[i]];
+    }
+  });
+}
+
 void gather_rows(ThreadPool& pool, ops::Matrix x, const std::int32_t* rows, ops::Matrix out) {
   pool.parallel_for(out.rows, rows_grain(out.cols), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {

@@ -1,4 +1,4 @@
-// Ops that move or search whole rows: gather_rows, scatter_rows, argmax (contracts in ops/backend.h).
+// Ops that make, move or search whole rows: byte_values, gather_rows, scatter_rows, argmax (contracts in ops/backend.h).
 #pragma once
 
 #include "backend/cpu/kernels/rows/rows_kernels.h"
@@ -8,6 +8,7 @@
 
 namespace heirloom::cpu {
 
+void byte_values(ThreadPool& pool, const std::uint8_t* bytes, const float* table, std::int64_t plane, ops::Matrix out);
 void gather_rows(ThreadPool& pool, ops::Matrix x, const std::int32_t* rows, ops::Matrix out);
 void scatter_rows(ThreadPool& pool, ops::Matrix x, const std::int32_t* rows, ops::Matrix out);
 
