@@ -1,8 +1,9 @@
 // Bidirectional attention inside long segments (the tiles of a picture), FP32, heads of HeadDim, as one kernel: scores stay on the multiprocessor.
-// A block of 128 threads takes 16 * Rows queries of a head: grid (ceil(longest / (16 * Rows)), heads, segments). Keys and values pass through one piece
-// of shared memory, 32 at a time. A thread computes the scores of Rows queries and 4 keys, then HeadDim / 8 dims of the outputs of the same queries:
-// shared memory returns 128 bytes a clock, so that the products per value loaded decide. Online softmax (FlashAttention, Dao et al. 2022) in base 2;
-// what the eight threads of a query know of its maximum goes through shared memory, since compute capability 2.0 has no shuffles.
+// A block of 128 threads takes 16 * Rows queries of a head: grid (ceil(longest / (16 * Rows)), heads, segments), 64 keys at a time. A thread computes
+// the scores of Rows queries and 8 keys, then HeadDim / 8 dims of the outputs of the same queries: shared memory returns 128 bytes a clock, so that the
+// products per value loaded decide the speed. The softmax's weights take the keys' place there, values pass 32 at a time: 48,640 bytes with Rows 4 and heads of 72.
+// Online softmax (FlashAttention, Dao et al. 2022) in base 2; what the eight threads of a query know of its maximum goes through shared memory, since
+// compute capability 2.0 has no shuffles.
 // Sums: a score over the dims in order; an output over the keys in order; of the softmax by eight threads, then in order: whatever Rows and other segments are.
 #pragma once
 
@@ -10,7 +11,7 @@
 #include "backend/cuda/kernels/quads.h"
 #include "backend/cuda/kernels/segment_attention_args.h"
 
-constexpr int kTileKeys = 32, kThreads = 128, kLanes = 8, kPeakPitch = 12;
+constexpr int kTileKeys = 64, kTileValues = 32, kThreads = 128, kLanes = 8, kKeys = kTileKeys / kLanes, kPeakPitch = 12;
 
 /// Rows first .. first + Count - 1 of a head to shared memory; rows past the end repeat the last one. Sixteen threads take 64 dims of a row.
 template <int Count, int HeadDim>
@@ -77,10 +78,9 @@ DEVICE void segment_attention(const SegmentAttentionArgs& p) {
   constexpr int kQueries = 16 * Rows, kPitch = HeadDim + 4, kWeightPitch = kQueries + 4;
   constexpr int kQuads = HeadDim / 32, kSingles = HeadDim % 32 / 8;  // of the outputs' dims, a thread
   SHARED F4 queries4[kQueries * kPitch / 4];
-  SHARED F4 rows4[kTileKeys * kPitch / 4];
-  SHARED F4 weights4[kTileKeys * kWeightPitch / 4];
-  SHARED F4 peaks4[kQueries * kPeakPitch / 4];
-  float *queries = (float*)queries4, *rows = (float*)rows4, *weights = (float*)weights4, *peaks = (float*)peaks4;
+  SHARED F4 keys4[kTileKeys * kPitch / 4];  // then the softmax's weights of the tile, [kTileKeys][kWeightPitch]
+  SHARED F4 values4[kTileValues * kPitch / 4];  // the peaks [kQueries][kPeakPitch] before
+  float *queries = (float*)queries4, *keys = (float*)keys4, *weights = keys, *values = (float*)values4, *peaks = values;
   gpu_wait_inputs();
   const int begin = p.segments[bid_z()], n = p.segments[bid_z() + 1] - begin, first = bid_x() * kQueries;
   if (first < n) {  // or else not for the whole block
@@ -97,58 +97,69 @@ DEVICE void segment_attention(const SegmentAttentionArgs& p) {
     }
     NO_UNROLL for (int j0 = 0; j0 < n; j0 += kTileKeys) {
       gpu_sync();
-      load_head_rows<kTileKeys, HeadDim>(rows, p.k + at, (const float*)0, j0, n, p.stride);
+      load_head_rows<kTileKeys, HeadDim>(keys, p.k + at, (const float*)0, j0, n, p.stride);
       gpu_sync();
-      float score[Rows][4];
+      float score[Rows][kKeys];
       UNROLL for (int j = 0; j < Rows; j++) {
-        UNROLL for (int i = 0; i < 4; i++) score[j][i] = 0;
+        UNROLL for (int i = 0; i < kKeys; i++) score[j][i] = 0;
       }
-      const float *a = queries + group * kPitch, *b = rows + lane * kPitch;
+      const float *a = queries + group * kPitch, *b = keys + lane * kPitch;
       UNROLL2 for (int d = 0; d < HeadDim; d += 4) {
-        F4 key[4];
-        UNROLL for (int i = 0; i < 4; i++) key[i] = load_f4(b + 8 * i * kPitch + d);
-        UNROLL for (int j = 0; j < Rows; j++) {
-          const F4 query = load_f4(a + j * kPitch + d);
-          UNROLL for (int i = 0; i < 4; i++) score[j][i] = dot4(query, key[i], score[j][i]);
+        F4 query[Rows];
+        UNROLL for (int j = 0; j < Rows; j++) query[j] = load_f4(a + j * kPitch + d);
+        UNROLL for (int i = 0; i < kKeys; i++) {
+          const F4 key = load_f4(b + kLanes * i * kPitch + d);
+          UNROLL for (int j = 0; j < Rows; j++) score[j][i] = dot4(query[j], key, score[j][i]);
         }
       }
       UNROLL for (int j = 0; j < Rows; j++) {
-        UNROLL for (int i = 0; i < 4; i++) score[j][i] = j0 + lane + 8 * i < n ? score[j][i] * p.scale : -3.0e38f;
-        peaks[(group + j) * kPeakPitch + lane] = gpu_max(gpu_max(score[j][0], score[j][1]), gpu_max(score[j][2], score[j][3]));
+        float peak = -3.0e38f;
+        UNROLL for (int i = 0; i < kKeys; i++) {
+          score[j][i] = j0 + lane + kLanes * i < n ? score[j][i] * p.scale : -3.0e38f;
+          peak = gpu_max(peak, score[j][i]);
+        }
+        peaks[(group + j) * kPeakPitch + lane] = peak;
       }
-      gpu_sync();  // the keys were read: values take their place
-      load_head_rows<kTileKeys, HeadDim>(rows, p.v + at, (const float*)0, j0, n, p.stride);
+      gpu_sync();  // the keys were read: weights take their place
       UNROLL for (int j = 0; j < Rows; j++) {
         const F4 low = load_f4(peaks + (group + j) * kPeakPitch), high = load_f4(peaks + (group + j) * kPeakPitch + 4);
         float peak = gpu_max(maximum[j], gpu_max(gpu_max(low.x, low.y), gpu_max(low.z, low.w)));
         peak = gpu_max(peak, gpu_max(gpu_max(high.x, high.y), gpu_max(high.z, high.w)));
         const float factor = gpu_exp2(maximum[j] - peak);
         maximum[j] = peak;
-        UNROLL for (int i = 0; i < 4; i++) score[j][i] = gpu_exp2(score[j][i] - peak);
-        sum[j] = gpu_fma(sum[j], factor, score[j][0] + score[j][1] + (score[j][2] + score[j][3]));
+        sum[j] *= factor;
+        UNROLL for (int i = 0; i < kKeys; i++) {
+          score[j][i] = gpu_exp2(score[j][i] - peak);
+          sum[j] += score[j][i];
+        }
         UNROLL for (int i = 0; i < kQuads; i++) acc[j][i] = F4{acc[j][i].x * factor, acc[j][i].y * factor, acc[j][i].z * factor, acc[j][i].w * factor};
         UNROLL for (int i = 0; i < kSingles; i++) single[j][i] *= factor;
       }
-      UNROLL for (int i = 0; i < 4; i++) {
+      UNROLL for (int i = 0; i < kKeys; i++) {
         float of_key[Rows];
         UNROLL for (int j = 0; j < Rows; j++) of_key[j] = score[j][i];
-        store_together(weights + (lane + 8 * i) * kWeightPitch + group, of_key);
+        store_together(weights + (lane + kLanes * i) * kWeightPitch + group, of_key);
       }
-      gpu_sync();
-      NO_UNROLL for (int key = 0; key < kTileKeys; key++) {
-        float weight[Rows];
-        load_together(weight, weights + key * kWeightPitch + group);
-        const float* value = rows + key * kPitch;
-        UNROLL for (int i = 0; i < kQuads; i++) {
-          const F4 v = load_f4(value + 32 * i + 4 * lane);
-          UNROLL for (int j = 0; j < Rows; j++) add_scaled(acc[j][i], weight[j], v);
-        }
-        UNROLL for (int i = 0; i < kSingles; i++) {
-          const float v = value[32 * kQuads + 8 * i + lane];
-          UNROLL for (int j = 0; j < Rows; j++) single[j][i] = gpu_fma(weight[j], v, single[j][i]);
+      NO_UNROLL for (int v0 = 0; v0 < kTileKeys && j0 + v0 < n; v0 += kTileValues) {
+        gpu_sync();
+        load_head_rows<kTileValues, HeadDim>(values, p.v + at, (const float*)0, j0 + v0, n, p.stride);
+        gpu_sync();
+        UNROLL2 for (int key = 0; key < kTileValues; key++) {
+          float weight[Rows];
+          load_together(weight, weights + (v0 + key) * kWeightPitch + group);
+          const float* value = values + key * kPitch;
+          UNROLL for (int i = 0; i < kQuads; i++) {
+            const F4 v = load_f4(value + 32 * i + 4 * lane);
+            UNROLL for (int j = 0; j < Rows; j++) add_scaled(acc[j][i], weight[j], v);
+          }
+          UNROLL for (int i = 0; i < kSingles; i++) {
+            const float v = value[32 * kQuads + kLanes * i + lane];
+            UNROLL for (int j = 0; j < Rows; j++) single[j][i] = gpu_fma(weight[j], v, single[j][i]);
+          }
         }
       }
     }
+    gpu_sync();
     UNROLL for (int j = 0; j < Rows; j++) peaks[(group + j) * kPeakPitch + lane] = sum[j];
     gpu_sync();
     UNROLL for (int j = 0; j < Rows; j++) {
