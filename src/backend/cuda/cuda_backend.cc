@@ -1,5 +1,5 @@
 // Memory, steps and the ops that are one kernel each. Products are in cuda_linear.cc, the mixers in cuda_gdn.cc and
-// cuda_attention.cc, experts in cuda_moe.cc.
+// cuda_attention.cc, attention of pictures in cuda_segments.cc, experts in cuda_moe.cc.
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
