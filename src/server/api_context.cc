@@ -33,10 +33,8 @@ void run_generation(ApiContext& api, GenerationSpec spec, std::unique_ptr<Genera
   }
   const auto generation = std::make_shared<Generation>(std::move(spec), std::move(listener), api.stats, api.post);
   responder->on_disconnect([weak = std::weak_ptr(generation), &stats = api.stats] {
-    if (const auto alive = weak.lock()) {
-      stats.cancelled.fetch_add(1);
-      alive->cancel();
-    }
+    // A client that leaves with its whole answer cancels nothing, though the generation may still be there.
+    if (const auto alive = weak.lock(); alive && alive->cancel()) stats.cancelled.fetch_add(1);
   });
   try {
     generation->start(api.engine);

@@ -80,16 +80,19 @@ void Generation::start(Engine& engine) {
   });
 }
 
-void Generation::cancel() noexcept {
+bool Generation::cancel() noexcept {
   std::vector<std::shared_ptr<RequestHandle>> handles;
+  bool running = false;
   {
     const std::lock_guard lock(mutex_);
     cancelled_ = true;
+    running = open_ > 0;
     for (const Choice& choice : choices_) {
       if (choice.handle && !choice.ended) handles.push_back(choice.handle);
     }
   }
   for (const auto& handle : handles) handle->cancel();
+  return running;
 }
 
 // Nothing is posted with the mutex held: the I/O thread that this wakes may take the processor from the engine's thread at once,

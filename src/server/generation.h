@@ -70,8 +70,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   /// Submits every choice. Throws what the engine throws, with nothing left running; the listener then hears nothing.
   void start(Engine& engine);
-  /// From any thread; the listener hears the end of every choice (finish_reason cancelled).
-  void cancel() noexcept;
+  /// From any thread; the listener hears the end of every choice (finish_reason cancelled). False: every choice had ended.
+  bool cancel() noexcept;
 
  private:
   struct Choice {
