@@ -2,6 +2,8 @@
 // rows never stand in the way of other memory.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "cuda/cuda_cases.h"
 #include "heirloom/error.h"
 
@@ -73,6 +75,39 @@ TEST(emulator_bf16, inputs_that_a_kernel_left_are_those_of_a_conversion) {
   backend->rms_norm(residual.device(), norm.device_data(), 1e-6f, normed.device());
   backend->add(normed.device(), delta.device());
   EXPECT_EQ(product(*backend, *weight, normed.device()), converted(*weight, normed)) << "add after rms_norm";
+}
+
+// Products with biases wait, and one matrix at a time has a bf16 form: that of what waits neither hides another's nor is made twice.
+TEST(emulator_bf16, products_that_wait_have_the_inputs_they_were_given) {
+  auto backend = open_emulated(cuda_cases()[3], {}, cuda::GemmType::bf16);
+  const MadeWeight made = make_weight(DType::q8_0, 1, kInner, kHidden, 1);
+  const auto weight = backend->load_weight(made.data);
+  Both x(*backend, kRows, kHidden, 2), other(*backend, kRows, kHidden, 3), scale(*backend, 1, kHidden, 4), shift(*backend, 1, kHidden, 5),
+      normed(*backend, kRows, kHidden, 6), bias(*backend, 1, kInner, 7);
+  const auto norm = [&] { backend->layer_norm(x.device(), scale.device_data(), shift.device_data(), 1e-6f, normed.device()); };
+  const auto wait = [&](const Both& inputs, const Both& one, const Both& two) {
+    const ops::LinearOut outs[] = {{weight.get(), one.device().data, bias.device_data()}, {weight.get(), two.device().data, bias.device_data()}};
+    backend->linear(inputs.device(), outs);
+  };
+  Both of_other(*backend, kRows, kInner, 8), of_normed(*backend, kRows, kInner, 9), unread(*backend, kRows, kInner, 10),
+      again(*backend, kRows, kInner, 11);
+  norm();
+  wait(other, of_other, unread);
+  const std::vector<float> alone = product(*backend, *weight, normed.device());
+  wait(other, again, unread);
+  EXPECT_EQ(again.downloaded(), of_other.downloaded());
+  backend->synchronize();  // no matrix has a bf16 form now
+  EXPECT_EQ(product(*backend, *weight, normed.device()), alone);
+
+  const auto launches = [&](const std::function<void()>& run) {
+    backend->synchronize();
+    const std::uint64_t before = backend->device().launches();
+    run();
+    backend->synchronize();
+    return backend->device().launches() - before;
+  };
+  const std::uint64_t apart = launches(norm) + launches([&] { wait(normed, of_normed, unread); });
+  EXPECT_EQ(launches([&] { norm(), wait(normed, of_normed, unread); }), apart - 1) << "converted although the norm left bf16";
 }
 
 }  // namespace

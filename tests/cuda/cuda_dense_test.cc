@@ -188,6 +188,22 @@ TEST_P(emulator_weights, linear_matches_the_reference_for_any_number_of_rows) {
   }
 }
 
+// One row lies in shared memory, swizzled in pieces of 32 floats: the last piece may be part of one.
+TEST_P(emulator_ops, products_of_one_row_of_any_length_match_the_reference) {
+  auto backend = open_emulated(GetParam());
+  for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+    for (const int cols : {8, 72, 144, 600}) {
+      const MadeWeight made = make_weight(type, 1, 5, cols, 1);
+      const auto weight = backend->load_weight(made.data);
+      Both x(*backend, 1, cols, 2), out(*backend, 1, 5, 3);
+      const ops::LinearOut to{weight.get(), out.device().data};
+      backend->linear(x.device(), {&to, 1});
+      ops::reference::linear(x.host(), made.floats.data(), nullptr, out.host());
+      out.expect_equal(std::to_string(cols) + " columns");
+    }
+  }
+}
+
 TEST_P(emulator_weights, a_row_does_not_depend_on_the_rows_beside_it) {
   for (const CudaCase& c : cuda_cases()) {
     auto backend = open_emulated(c);

@@ -223,6 +223,27 @@ TEST_P(emulator_products, attention_of_segments_in_tiles_matches_the_reference) 
   }
 }
 
+// More segments than a grid has blocks, all but one empty: products, which read q, k and v where they were to be.
+TEST_P(emulator_products, attention_of_more_segments_than_blocks_takes_products_that_wait) {
+  constexpr int kDim = 64, kCols = 32;
+  auto backend = open_emulated(GetParam());
+  std::vector<std::int32_t> segments(65600, 0);
+  segments.push_back(17);
+  Both x(*backend, 17, kCols, 1), q(*backend, 17, kDim, 2), k(*backend, 17, kDim, 3), v(*backend, 17, kDim, 4), out(*backend, 17, kDim, 5),
+      bias(*backend, 1, kDim, 6);
+  const MadeWeight made = make_weight(DType::f16, 1, kDim, kCols, 20);
+  const auto weight = backend->load_weight(made.data);
+  std::vector<ops::LinearOut> outs;
+  for (Both* to : {&q, &k, &v}) {
+    outs.push_back({weight.get(), to->device().data, bias.device_data()});
+    ops::reference::linear(x.host(), made.floats.data(), bias.values().data(), to->host());
+  }
+  backend->linear(x.device(), outs);
+  backend->segment_attention(q.device(), k.device(), v.device(), 1, segments, nullptr, nullptr, out.device());
+  ops::reference::segment_attention(q.host(), k.host(), v.host(), 1, segments, nullptr, nullptr, out.host());
+  out.expect_equal("one segment of 17 rows");
+}
+
 // Waiting products and biases are the kernel's to fetch, and that of the keys changes nothing.
 TEST_P(emulator_products, attention_in_tiles_and_windows_takes_products_and_biases_that_wait) {
   constexpr int kHeads = 2, kCols = 32;

@@ -307,9 +307,9 @@ void CudaBackend::flush() {
 }
 
 void CudaBackend::flush_keeping_residual() {
+  flush_products();  // with the inputs that wait for them as bf16
   bf16_inputs_of_ = {};
   give_up_collecting();
-  flush_products();
   for (PendingGemv& gemv : pending_gemvs_) launch_gemv(gemv);
   pending_gemvs_.clear();
   if (pending_norm_) settle_residual();
@@ -356,6 +356,7 @@ const float* CudaBackend::take_bias(ops::Matrix x) {
 }
 
 void CudaBackend::flush_keeping_inputs() {
+  flush_products();  // they may put inputs of theirs there
   const ops::Matrix inputs = bf16_inputs_of_;
   flush_keeping_residual();
   bf16_inputs_of_ = inputs;

@@ -48,7 +48,8 @@ void CudaBackend::launch_gemv(PendingGemv& gemv) {
   const bool int8 = tier >= 80 && is_quantised(gemv.format);
   const int group = int8 ? 32 : gemv.group;
   const auto k = static_cast<std::size_t>(args.k);
-  const std::size_t shared_bytes = int8 ? (one ? 1 : 4) * (k + k / 2) : one ? 4 * k : 0;
+  // Floats are swizzled inside each 32 of them (float_row.h).
+  const std::size_t shared_bytes = int8 ? (one ? 1 : 4) * (k + k / 2) : one ? 4 * ((k + 31) / 32 * 32) : 0;
   std::int64_t rows = 0, teams = 0;
   for (int i = 0; i < args.segment_count; ++i) {
     args.segments[i].first_team = static_cast<int>(teams);

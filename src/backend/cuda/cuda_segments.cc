@@ -1,6 +1,7 @@
 // Attention of vision towers: bidirectional, inside segments (a picture's tiles, a merger's windows).
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "backend/cuda/cuda_backend.h"
 #include "base/check.h"
@@ -24,13 +25,13 @@ unsigned grid_of(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std:
 }  // namespace
 
 const int* CudaBackend::device_segments(std::span<const std::int32_t> segments) {
+  const int* held = std::exchange(segments_device_, nullptr);  // until they are known to be there: an error may end this
   auto* places = static_cast<int*>(scratch(kSlotSegments, segments.size_bytes()));
-  if (places != segments_device_ || !std::ranges::equal(segments, segments_host_)) {
+  if (places != held || !std::ranges::equal(segments, segments_host_)) {
     segments_host_.assign(segments.begin(), segments.end());
-    segments_device_ = places;
     device_->copy_in(places, segments_host_.data(), segments.size_bytes(), Lane::compute);
   }
-  return places;
+  return segments_device_ = places;
 }
 
 // q, k and v, which may still wait as products (then they become one) or for their biases.
@@ -68,7 +69,8 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
   for (int s = 0; s < count; ++s) longest = std::max(longest, segments[static_cast<std::size_t>(s) + 1] - segments[static_cast<std::size_t>(s)]);
   if (longest == 0) return;
   const bool small = longest <= kSmallSegment && hd <= kSmallHeadDim;
-  const bool kernel_adds_biases = rope_cos == nullptr && (small || has_tiles(hd));
+  const bool in_tiles = !small && has_tiles(hd) && count <= 65535;
+  const bool kernel_adds_biases = rope_cos == nullptr && (small || in_tiles);
   if (!kernel_adds_biases) flush();
   SegmentAttentionArgs args = segment_inputs(q, k, v);
   if (rope_cos) {
@@ -92,7 +94,7 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
     device_->launch("segment_attention_small", {static_cast<unsigned>(std::min(count, 65535)), static_cast<unsigned>(num_heads)}, {128}, shared, args);
     return;
   }
-  if (has_tiles(hd) && count <= 65535) {
+  if (in_tiles) {
     args.segments = device_segments(segments);
     args.twin = bf16_twin(out);
     args.scale *= kLog2E;
