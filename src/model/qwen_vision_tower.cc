@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
 #include "image/positions.h"
 #include "model/vision_block.h"
 #include "model/vision_tower.h"
@@ -50,7 +49,6 @@ class QwenVisionTower : public VisionTower {
       patches += count;
       output.tokens_per_grid.push_back(count / merge_unit());
     }
-    HEIRLOOM_CHECK(static_cast<std::int64_t>(input.pixels.size()) == patches * patch_values());
     const int side = static_cast<int>(std::lround(std::sqrt(config_.num_position_embeddings)));
     const BilinearTaps interpolation =
         bilinear_position_taps(grids, side, config_.spatial_merge_size);

@@ -1,5 +1,6 @@
 #include "model/vision_block.h"
 
+#include "base/check.h"
 #include "model/weight_reader.h"
 
 namespace heirloom::model {
@@ -51,6 +52,7 @@ VisionBlock VisionBlocks::load_block(const WeightReader& weights, const std::str
 }
 
 ops::Matrix VisionBlocks::upload_pixels(const VisionInput& input, std::int64_t patches, std::int64_t values) {
+  HEIRLOOM_CHECK(static_cast<std::int64_t>(input.pixels.size()) == patches * values);
   const std::uint8_t* bytes = scratch_.upload(std::span<const std::uint8_t>(input.pixels));
   const float* table = scratch_.upload(std::span<const float>(input.values[0].data(), input.values.size() * input.values[0].size()));
   const ops::Matrix pixels = scratch_.matrix(patches, values);

@@ -5,6 +5,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels/attention_args.h"
 #include "backend/cuda/kernels/attention_flash_args.h"
+#include "backend/cuda/launch_grids.h"
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -17,14 +18,6 @@ constexpr int kGemmRows = 32;
 // Rows of a prompt's scores that exist at once (what is right of their diagonal is work for nothing): the buffer is this by the context,
 // never the square of the context. Long contexts take fewer rows of several heads, so that the heads of a product share a call.
 constexpr int kScoreRows = 512;
-constexpr std::int64_t kScoreFloats = std::int64_t{24} << 20;
-
-int rows_of_scores(int rows, int cols, int heads) {
-  const auto fitting = static_cast<int>(std::clamp<std::int64_t>(kScoreFloats / (static_cast<std::int64_t>(cols) * heads), 1, rows));
-  return std::max(fitting, 1);
-}
-
-unsigned grid_of(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std::uint64_t>((n + 255) / 256, 1, 65535)); }
 
 }  // namespace
 
@@ -62,7 +55,7 @@ void CudaBackend::attention_mixer(int layer, const ops::AttentionWeights& weight
   prepare.rotary_dim = weights.rotary_dim;
   prepare.kv_type = kv_type();
   prepare.eps = weights.eps;
-  device_->launch("attention_prepare", {static_cast<unsigned>(nh + 2 * nkv), static_cast<unsigned>(std::min(rows, 65535))}, {128},
+  device_->launch("attention_prepare", {static_cast<unsigned>(nh + 2 * nkv), row_grid(rows)}, {128},
                   static_cast<std::size_t>(hd) * 4, prepare);
 
   const int group = nh / nkv, per_block = group <= 4 ? 4 : 8;
@@ -80,7 +73,7 @@ void CudaBackend::attention_mixer(int layer, const ops::AttentionWeights& weight
       const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nh * hd;
       const auto n = static_cast<u64>(s.num_rows) * static_cast<u64>(nh * hd);
       unsigned short* twin = plan_->sequences.size() == 1 ? bf16_twin(out) : nullptr;
-      device_->launch("gate_multiply", {grid_of(n / 4)}, {256}, 0, out.data + at, twin, static_cast<const float*>(q_gate.data + 2 * at), n / 4, hd / 4);
+      device_->launch("gate_multiply", {map_grid(n / 4)}, {256}, 0, out.data + at, twin, static_cast<const float*>(q_gate.data + 2 * at), n / 4, hd / 4);
       ++i;
       continue;
     }
@@ -145,7 +138,7 @@ bool CudaBackend::attention_flash(int layer, const ops::AttentionWeights& weight
   auto* values = static_cast<unsigned short*>(scratch(kSlotValues, head_values * static_cast<std::size_t>(nkv) * 2));
   for (int kv_head = 0; kv_head < nkv; ++kv_head) {
     const std::size_t at = head_values * static_cast<std::size_t>(kv_head);
-    device_->launch("kv_gather_bf16", {grid_of(head_values)}, {256}, 0, keys + at, values + at, device_sequences(),
+    device_->launch("kv_gather_bf16", {map_grid(head_values)}, {256}, 0, keys + at, values + at, device_sequences(),
                     static_cast<int>(sequence), layer, kv_head, nkv, kDim, tokens, args.kv_rows, kv_type());
   }
   const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nh * kDim;
@@ -192,7 +185,7 @@ void CudaBackend::attention_by_gemm(int layer, const ops::AttentionWeights& weig
     queries = converted;
   }
   for (int kv_head = 0; kv_head < nkv; ++kv_head) {
-    const unsigned gather_grid = grid_of(static_cast<std::uint64_t>(values));
+    const unsigned gather_grid = map_grid(static_cast<std::uint64_t>(values));
     if (bf16) {
       device_->launch("kv_gather_bf16", {gather_grid}, {256}, 0, static_cast<unsigned short*>(keys),
                       static_cast<unsigned short*>(vals), device_sequences(), static_cast<int>(sequence), layer, kv_head, nkv, hd,
@@ -222,7 +215,7 @@ void CudaBackend::attention_by_gemm(int layer, const ops::AttentionWeights& weig
       call.stride_c = static_cast<long long>(rows) * pitch;
       gemm(call);
       const int all_rows = group * rows, first_valid = s.past_tokens + r + 1;
-      const unsigned grid = static_cast<unsigned>(std::min(all_rows, 65535));
+      const unsigned grid = row_grid(all_rows);
       if (bf16) {
         device_->launch("softmax_rows_bf16", {grid}, {256}, 0, static_cast<unsigned short*>(probabilities), scores, all_rows, seen, pitch,
                         rows, first_valid);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "backend/cuda/kernels/layer_norm_args.h"
+#include "backend/cuda/launch_grids.h"
 #include "base/check.h"
 #include "base/log.h"
 
@@ -15,8 +16,6 @@ namespace {
 
 using u64 = unsigned long long;
 
-unsigned map_grid(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std::uint64_t>((n + 255) / 256, 1, 65535)); }
-unsigned row_grid(std::int64_t rows) { return static_cast<unsigned>(std::clamp<std::int64_t>(rows, 1, 65535)); }
 std::uint64_t count(const ops::Matrix& x) { return static_cast<std::uint64_t>(x.rows * x.cols); }
 
 }  // namespace
@@ -518,9 +517,8 @@ void CudaBackend::add_weighted_rows(ops::Matrix table, const std::int32_t* rows,
 void CudaBackend::argmax(ops::Matrix logits, std::int32_t* ids) {
   flush();
   constexpr unsigned kParts = 64;
-  constexpr std::int64_t kRowsAtOnce = 65535;
-  for (std::int64_t r = 0; r < logits.rows; r += kRowsAtOnce) {
-    const auto rows = static_cast<unsigned>(std::min(kRowsAtOnce, logits.rows - r));
+  for (std::int64_t r = 0; r < logits.rows; r += kGridMost) {
+    const auto rows = static_cast<unsigned>(std::min(kGridMost, logits.rows - r));
     auto* values = static_cast<float*>(scratch(kSlotArgmax, rows * kParts * 8));
     auto* indices = reinterpret_cast<int*>(values + rows * kParts);
     device_->launch("argmax_parts", {kParts, rows}, {256}, 0, values, indices,

@@ -205,7 +205,14 @@ class CudaBackend : public ops::Backend {
   // cuda_token.cc
   const float* residual_in_one_piece(const float* x);
   bool launch_token_rows(const PendingGemv& gemv);
-  bool launch_token_rows(TokenRowsArgs& args, std::string_view format);
+  struct TokenRowsLaunch {
+    std::string kernel;
+    unsigned blocks;
+    std::size_t shared_bytes;
+    TokenRowsArgs args;
+  };
+  std::optional<TokenRowsLaunch> plan_token_rows(TokenRowsArgs args, std::string_view format) const;
+  void launch(const TokenRowsLaunch& rows);
   bool launch_gdn_token(const PendingHalf& half);
   bool token_experts(ops::Matrix x, const ops::MoeWeights& weights, ops::Matrix out);
   void launch_expert_sum(const PendingGemv& gemv);

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels/gdn_args.h"
+#include "backend/cuda/launch_grids.h"
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -83,7 +84,7 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
   }
   if (chunk.q != nullptr && !one_pass) {
     const std::string kernel = fmt::format("gdn_prepare_{}", D);
-    device_->launch(kernel.c_str(), {static_cast<unsigned>(nk), static_cast<unsigned>(std::min(rows, 65535))},
+    device_->launch(kernel.c_str(), {static_cast<unsigned>(nk), row_grid(rows)},
                     {static_cast<unsigned>(D)}, 0, writable(chunk.q), writable(chunk.k), writable(chunk.g), writable(chunk.beta),
                     static_cast<const float*>(conv_out), static_cast<const float*>(a.data), static_cast<const float*>(b.data),
                     weights.dt_bias, weights.neg_exp_a, nk, nv, rows, stride.gates);
@@ -120,7 +121,7 @@ void CudaBackend::gdn_mixer(int layer, const ops::GdnWeights& weights, ops::Matr
       if (s.num_rows <= options_.gdn_recurrent_rows) continue;
       const std::int64_t at = static_cast<std::int64_t>(s.first_row) * nv * D;
       unsigned short* twin = sequences == 1 ? bf16_twin(out) : nullptr;
-      device_->launch(norm.c_str(), {static_cast<unsigned>(nv), static_cast<unsigned>(std::min(s.num_rows, 65535))},
+      device_->launch(norm.c_str(), {static_cast<unsigned>(nv), row_grid(s.num_rows)},
                       {static_cast<unsigned>(D)}, 0, out.data + at, twin, static_cast<const float*>(core + at),
                       static_cast<const float*>(z.data + static_cast<std::int64_t>(s.first_row) * stride.z), weights.norm, nv, s.num_rows, stride.z, weights.eps);
     }

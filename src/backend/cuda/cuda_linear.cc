@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/launch_grids.h"
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -164,9 +165,7 @@ void CudaBackend::gemm(const GemmCall& call) {
 
 void CudaBackend::to_bf16(unsigned short* out, const float* x, std::uint64_t count) {
   HEIRLOOM_CHECK(count % 4 == 0);
-  const std::uint64_t quads = count / 4;
-  device_->launch("f32_to_bf16_rows", {static_cast<unsigned>(std::clamp<std::uint64_t>((quads + 255) / 256, 1, 65535))}, {256}, 0, out, x,
-                  static_cast<u64>(quads));
+  device_->launch("f32_to_bf16_rows", {map_grid(count / 4)}, {256}, 0, out, x, static_cast<u64>(count / 4));
 }
 
 // The input of products as bf16: left by the kernel that made it, or converted here, once for all products with it.
@@ -189,7 +188,7 @@ unsigned short* CudaBackend::bf16_twin(ops::Matrix out) {
 
 void CudaBackend::unpack_rows(const CudaWeight& weight, std::int64_t first, std::int64_t rows, void* to, bool bf16) {
   const std::string kernel = fmt::format("rows_{}_{}", weight.format, bf16 ? "bf16" : "f32");
-  const Dim grid{weight.unpacking_blocks(), static_cast<unsigned>(std::min<std::int64_t>(rows, 65535))};
+  const Dim grid{weight.unpacking_blocks(), row_grid(rows)};
   const auto* data = static_cast<const unsigned char*>(weight.data);
   const int* no_ids = nullptr;
   const auto launch = [&](auto* out) {

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels/moe_args.h"
+#include "backend/cuda/launch_grids.h"
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -61,7 +62,7 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
   }
   linear_now(x, routers, true);
   flush_keeping_inputs();
-  device_->launch("moe_route", {static_cast<unsigned>(std::min(rows, 65535))}, {256}, 0, static_cast<int*>(ids), top,
+  device_->launch("moe_route", {row_grid(rows)}, {256}, 0, static_cast<int*>(ids), top,
                   static_cast<const float*>(logits), rows, experts, top_k);
 
   if (!taps && !streamed && few_rows_experts(x, weights, ids, top, shared_logit, out)) return;
@@ -99,7 +100,7 @@ void CudaBackend::moe_ffn(ops::Matrix x, const ops::MoeWeights& weights, ops::Ma
     }
     shared_expert();
   }
-  device_->launch("moe_combine", {static_cast<unsigned>(std::min(rows, 65535))}, {256}, 0, out.data,
+  device_->launch("moe_combine", {row_grid(rows)}, {256}, 0, out.data,
                   static_cast<const float*>(expert_out), routed_weights, static_cast<const float*>(shared),
                   static_cast<const float*>(shared_logit), tap.experts, tap.expert_out_norm, rows, top_k,
                   static_cast<int>(out.cols));
@@ -227,7 +228,7 @@ CudaBackend::ExpertView CudaBackend::expert_view(const ops::Weight* weight, cons
   const auto* from = static_cast<const unsigned char*>(streamed) +
                      static_cast<u64>(begin) * static_cast<u64>(panels->panels) * panels->panel_bytes;
   const std::string kernel = fmt::format("panel_{}_{}", panels->layout, bf16 ? "bf16" : "f32");
-  const Dim grid{static_cast<unsigned>((weight->cols + 511) / 512), static_cast<unsigned>(std::min(all_panels, 65535))};
+  const Dim grid{static_cast<unsigned>((weight->cols + 511) / 512), row_grid(all_panels)};
   const auto n = static_cast<int>(weight->rows), k = static_cast<int>(weight->cols), per_expert = static_cast<int>(panels->panels);
   if (bf16) {
     device_->launch(kernel.c_str(), grid, {256}, 0, static_cast<unsigned short*>(rows), from, static_cast<u64>(panels->panel_bytes),

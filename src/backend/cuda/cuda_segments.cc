@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/launch_grids.h"
 #include "base/check.h"
 
 namespace heirloom::cuda {
@@ -14,13 +15,9 @@ using u64 = unsigned long long;
 // Segments of at most so many rows (the 2x2 windows of MiniCPM's merger) are a block a head each.
 constexpr int kSmallSegment = 16;
 constexpr int kSmallHeadDim = 128;
-// Where segment_attention_<dim>_<rows> has no form for the heads, so many scores exist at once.
-constexpr std::int64_t kScoreFloats = std::int64_t{24} << 20;
 constexpr float kLog2E = 1.44269504f;
 
 bool has_tiles(int head_dim) { return head_dim == 64 || head_dim == 72; }
-
-unsigned grid_of(std::uint64_t n) { return static_cast<unsigned>(std::clamp<std::uint64_t>((n + 255) / 256, 1, 65535)); }
 
 }  // namespace
 
@@ -69,7 +66,7 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
   for (int s = 0; s < count; ++s) longest = std::max(longest, segments[static_cast<std::size_t>(s) + 1] - segments[static_cast<std::size_t>(s)]);
   if (longest == 0) return;
   const bool small = longest <= kSmallSegment && hd <= kSmallHeadDim;
-  const bool in_tiles = !small && has_tiles(hd) && count <= 65535;
+  const bool in_tiles = !small && has_tiles(hd) && count <= kGridMost;
   const bool kernel_adds_biases = rope_cos == nullptr && (small || in_tiles);
   if (!kernel_adds_biases) flush();
   SegmentAttentionArgs args = segment_inputs(q, k, v);
@@ -78,7 +75,7 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
     float* turned[2] = {scratch_f32(kSlotKeys, q.rows * q.cols), scratch_f32(kSlotValues, q.rows * q.cols)};
     const float* from[2] = {args.q, args.k};
     for (int i = 0; i < 2; ++i) {
-      device_->launch("rope_heads", {grid_of(n)}, {256}, 0, turned[i], from[i], rope_cos, rope_sin, n, num_heads, hd);
+      device_->launch("rope_heads", {map_grid(n)}, {256}, 0, turned[i], from[i], rope_cos, rope_sin, n, num_heads, hd);
     }
     args.q = turned[0];
     args.k = turned[1];
@@ -91,7 +88,7 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
     args.segments = device_segments(segments);
     args.twin = bf16_twin(out);
     const auto shared = static_cast<std::size_t>(3 * kSmallSegment * hd + kSmallSegment * kSmallSegment) * 4;
-    device_->launch("segment_attention_small", {static_cast<unsigned>(std::min(count, 65535)), static_cast<unsigned>(num_heads)}, {128}, shared, args);
+    device_->launch("segment_attention_small", {row_grid(count), static_cast<unsigned>(num_heads)}, {128}, shared, args);
     return;
   }
   if (in_tiles) {
@@ -112,7 +109,7 @@ void CudaBackend::segment_attention(ops::Matrix q, ops::Matrix k, ops::Matrix v,
 }
 
 void CudaBackend::segment_attention_by_gemm(const SegmentAttentionArgs& args, int num_heads, std::span<const std::int32_t> segments, int longest) {
-  const auto rows_at_once = static_cast<int>(std::clamp<std::int64_t>(kScoreFloats / (static_cast<std::int64_t>(longest) * num_heads), 1, longest));
+  const int rows_at_once = rows_of_scores(longest, longest, num_heads);
   float* scores = scratch_f32(kSlotScores, static_cast<std::int64_t>(num_heads) * rows_at_once * longest);
   for (std::size_t s = 0; s + 1 < segments.size(); ++s) {
     const int begin = segments[s], n = segments[s + 1] - begin;
@@ -133,7 +130,7 @@ void CudaBackend::segment_attention_by_gemm(const SegmentAttentionArgs& args, in
       call.stride_a = call.stride_b = args.head_dim;
       call.stride_c = static_cast<long long>(rows) * n;
       gemm(call);
-      device_->launch("softmax_rows", {static_cast<unsigned>(std::min(all_rows, 65535))}, {256}, 0, scores, scores, all_rows, n, n, 0, 0);
+      device_->launch("softmax_rows", {row_grid(all_rows)}, {256}, 0, scores, scores, all_rows, n, n, 0, 0);
       GemmCall product;
       product.m = rows;
       product.n = args.head_dim;

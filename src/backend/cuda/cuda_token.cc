@@ -24,8 +24,8 @@ const float* CudaBackend::residual_in_one_piece(const float* x) {
   return residual_ && residual_->of == x ? residual_->base : x;
 }
 
-// args.x, norm, weights, first_row, rows, segments and what becomes of the sums are given.
-bool CudaBackend::launch_token_rows(TokenRowsArgs& args, std::string_view format) {
+// args.x, norm, weights, first_row, rows, segments and what becomes of the sums are given. None: it takes more shared memory than there is.
+std::optional<CudaBackend::TokenRowsLaunch> CudaBackend::plan_token_rows(TokenRowsArgs args, std::string_view format) const {
   const int gate_blocks = (2 * args.heads + kTokenGateRows - 1) / kTokenGateRows;
   const int at_once = std::max(1, device_->info().multiprocessors - gate_blocks);
   const int rows_of_warp = (args.rows + at_once * kTokenWarps - 1) / (at_once * kTokenWarps), R = rows_of_warp > 1 ? 3 : 1;
@@ -35,13 +35,13 @@ bool CudaBackend::launch_token_rows(TokenRowsArgs& args, std::string_view format
   const std::int64_t gate_bytes = args.heads == 0 ? 0 : kTokenGateRows * staged_row_bytes(args.gate_format == kGateQ8_0 ? "q8_0" : "q4_0", args.k);
   const std::int64_t shared = kMailBytes + 4 * kTokenWarps + int8_row_bytes(args.k) +
                               std::max(rows_of_block * staged_row_bytes(format, args.k), gate_bytes);
-  if (static_cast<std::size_t>(shared) > device_->info().shared_bytes) return false;
+  if (static_cast<std::size_t>(shared) > device_->info().shared_bytes) return std::nullopt;
   args.groups = args.k / 32;
   args.inverse_k = 1.0f / static_cast<float>(args.k);
-  const std::string kernel = fmt::format("token_rows_{}_{}", format, R);
-  device_->launch(kernel.c_str(), {static_cast<unsigned>(args.blocks + gate_blocks)}, {kTokenThreads}, static_cast<std::size_t>(shared), args);
-  return true;
+  return TokenRowsLaunch{fmt::format("token_rows_{}_{}", format, R), static_cast<unsigned>(args.blocks + gate_blocks), static_cast<std::size_t>(shared), args};
 }
+
+void CudaBackend::launch(const TokenRowsLaunch& rows) { device_->launch(rows.kernel.c_str(), {rows.blocks}, {kTokenThreads}, rows.shared_bytes, rows.args); }
 
 // False where it is more than the products of one row, perhaps normed and added to the residual stream.
 bool CudaBackend::launch_token_rows(const PendingGemv& gemv) {
@@ -67,7 +67,9 @@ bool CudaBackend::launch_token_rows(const PendingGemv& gemv) {
     args.rows += from.segments[i].rows;
   }
   args.segments = from.segment_count;
-  return launch_token_rows(args, gemv.format);
+  const auto rows = plan_token_rows(args, gemv.format);
+  if (rows) launch(*rows);
+  return rows.has_value();
 }
 
 bool CudaBackend::launch_gdn_token(const PendingHalf& half) {
@@ -122,7 +124,9 @@ bool CudaBackend::launch_gdn_token(const PendingHalf& half) {
   last.segments = 1;
   last.residual = norm.x.data;
   last.residual_from = in.x;
-  if (!launch_token_rows(in, format)) return false;
+  const auto first_rows = plan_token_rows(in, format), last_rows = plan_token_rows(last, out.format);
+  if (!first_rows || !last_rows) return false;
+  launch(*first_rows);
   GdnTokenArgs args{};
   args.conv_out = conv_out;
   args.decay = decay;
@@ -138,7 +142,7 @@ bool CudaBackend::launch_gdn_token(const PendingHalf& half) {
   args.tiled = weights.v_heads_tiled ? 1 : 0;
   const std::string kernel = fmt::format("gdn_token_{}", D);
   device_->launch(kernel.c_str(), {static_cast<unsigned>(nv * (D / kGdnTokenColumns))}, {kGdnTokenThreads}, 0, args);
-  HEIRLOOM_CHECK(launch_token_rows(last, out.format));
+  launch(*last_rows);
   residual_.reset();
   return true;
 }

@@ -104,7 +104,7 @@ void question_on(StudyBench& bench, ops::Backend& backend, const char* where) {
       sequence.feed_greedy(ids, {{8, static_cast<std::int32_t>(seen.tokens), seen.features.f32()}});
     });
     auto* gpu = dynamic_cast<cuda::CudaBackend*>(&backend);
-    bench.add(named(where, picture, study_picture(picture.width, picture.height)), figure,
+    bench.add(named(where, picture, vision_input(image)), figure,
               fmt::format("prompt of {} rows{}", rows,
                           gpu ? fmt::format("; {} MiB of GPU memory at most", gpu->device().peak_bytes() >> 20) : ""));
   }

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/bf16_twin.h"
 #include "backend/cuda/kernels/block_reduce.h"
 #include "backend/cuda/kernels/kv_cache.h"
+#include "backend/cuda/kernels/quads.h"
 
 DEVICE void put(float* p, float v) { *p = v; }
 DEVICE void put(u16* p, float v) { *p = f32_to_bf16(v); }
@@ -138,22 +139,9 @@ KERNEL(gate_multiply, 256, float* out, u16* twin, const float* q_gate, u64 quads
   gpu_wait_inputs();
   const u64 hq = (u64)head_quads;
   for (u64 i = (u64)bid_x() * 256 + (u64)tid_x(); i < quads; i += (u64)nbid_x() * 256) {
-    F4* at = (F4*)out + i;
-    const F4* gate = (const F4*)q_gate + (i / hq * (2 * hq) + hq + i % hq);
-    F4 v, g;
-    v.x = at->x;
-    v.y = at->y;
-    v.z = at->z;
-    v.w = at->w;
-    g.x = gate->x;
-    g.y = gate->y;
-    g.z = gate->z;
-    g.w = gate->w;
-    v = F4{v.x * gpu_sigmoid(g.x), v.y * gpu_sigmoid(g.y), v.z * gpu_sigmoid(g.z), v.w * gpu_sigmoid(g.w)};
-    at->x = v.x;
-    at->y = v.y;
-    at->z = v.z;
-    at->w = v.w;
+    const F4 x = load_f4(out + 4 * i), g = load_f4(q_gate + 4 * (i / hq * (2 * hq) + hq + i % hq));
+    const F4 v = F4{x.x * gpu_sigmoid(g.x), x.y * gpu_sigmoid(g.y), x.z * gpu_sigmoid(g.z), x.w * gpu_sigmoid(g.w)};
+    store_f4(out + 4 * i, v);
     if (twin) store_twin(twin + 4 * i, v);
   }
 }

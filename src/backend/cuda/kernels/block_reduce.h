@@ -11,12 +11,11 @@ struct Max {
   DEVICE_M float operator()(float a, float b) const { return gpu_max(a, b); }
 };
 
-/// The reduction of v over all `Threads` threads (a multiple of 32), to every thread. `scratch`: Threads + 32 floats, free to
-/// be overwritten (the function starts with a barrier).
+/// The reduction of v over all `Threads` threads (a multiple of 32), to every thread. `scratch`: Threads + 32 floats that no thread reads any more.
+/// The same call may follow at once: whoever passed this one's second barrier has read the parts, whoever passes the next one's first has read the last 32.
 template <int Threads, class Op>
-DEVICE float block_reduce(float v, float* scratch, Op op) {
+DEVICE float block_reduce_again(float v, float* scratch, Op op) {
   const int t = tid_x();
-  gpu_sync();
   scratch[t] = v;
   gpu_sync();
   if (t < 32) {
@@ -35,4 +34,10 @@ DEVICE float block_reduce(float v, float* scratch, Op op) {
     total.w = op(total.w, next.w);
   }
   return op(op(total.x, total.y), op(total.z, total.w));
+}
+/// The same where `scratch` may still be read: a barrier more.
+template <int Threads, class Op>
+DEVICE float block_reduce(float v, float* scratch, Op op) {
+  gpu_sync();
+  return block_reduce_again<Threads>(v, scratch, op);
 }

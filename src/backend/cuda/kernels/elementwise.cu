@@ -2,6 +2,7 @@
 //   swiglu: silu(gate) * up      gelu_*: gelu.h, biased ones in bias.cu
 #include "backend/cuda/kernels/bf16_twin.h"
 #include "backend/cuda/kernels/gelu.h"
+#include "backend/cuda/kernels/quads.h"
 
 #define EACH(n) for (u64 i = (u64)bid_x() * 256 + (u64)tid_x(); i < n; i += (u64)nbid_x() * 256)
 
@@ -17,22 +18,9 @@ KERNEL(swiglu, 256, float* out, const float* gate, const float* up, u64 n) {
 KERNEL(swiglu_bf16, 256, float* out, u16* twin, const float* gate, const float* up, u64 quads) {
   gpu_wait_inputs();
   EACH(quads) {
-    const F4 *g = (const F4*)gate + i, *u = (const F4*)up + i;
-    F4 a, b;
-    a.x = g->x;
-    a.y = g->y;
-    a.z = g->z;
-    a.w = g->w;
-    b.x = u->x;
-    b.y = u->y;
-    b.z = u->z;
-    b.w = u->w;
+    const F4 a = load_f4(gate + 4 * i), b = load_f4(up + 4 * i);
     const F4 v = F4{gpu_silu(a.x) * b.x, gpu_silu(a.y) * b.y, gpu_silu(a.z) * b.z, gpu_silu(a.w) * b.w};
-    F4* to = (F4*)out + i;
-    to->x = v.x;
-    to->y = v.y;
-    to->z = v.z;
-    to->w = v.w;
+    store_f4(out + 4 * i, v);
     store_twin(twin + 4 * i, v);
   }
 }
@@ -47,15 +35,5 @@ KERNEL(gelu_erf, 256, float* x, u64 n) {
 /// n values in `quads` = n / 4 steps of four.
 KERNEL(f32_to_bf16_rows, 256, u16* out, const float* x, u64 quads) {
   gpu_wait_inputs();
-  EACH(quads) {
-    const F4* from = (const F4*)x + i;
-    U2* to = (U2*)out + i;
-    F4 v;
-    v.x = from->x;
-    v.y = from->y;
-    v.z = from->z;
-    v.w = from->w;
-    to->x = f32x2_to_bf16x2(v.x, v.y);
-    to->y = f32x2_to_bf16x2(v.z, v.w);
-  }
+  EACH(quads) store_twin(out + 4 * i, load_f4(x + 4 * i));
 }

@@ -15,7 +15,7 @@ struct GdnChunkArgs {
   float* w;               // [T, nv, D] T (beta exp(G) k)
   float* attention;       // [T, nv, 64] (q k) exp(G_i - G_j) D^-1/2, zero above the diagonal
   float* cumulative;      // [T, nv] G: sum of g from the chunk's start
-  float* states;          // [slots, nv, D, D] the state before each chunk (gdn_tiles.h)
+  float* states;          // [slots, nv, D, D] the state before each chunk (gdn_chunk.h)
   float* core_out;        // [T, nv, D]
   const StepSequence* sequences;
   int layer, num_k_heads, num_v_heads, tiled;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/gdn_args.h"
+#include "backend/cuda/kernels/gdn_chunk.h"
 #include "backend/cuda/kernels/gdn_math.h"
 
 constexpr int kPitch = 68;
@@ -23,11 +24,10 @@ DEVICE void gdn_chunk_intra(const GdnChunkArgs& p) {
   gpu_wait_inputs();
   const StepSequence s = p.sequences[bid_z()];
   const int t = tid_x(), h = bid_y(), kh = key_head_of(h, p.num_k_heads, p.num_v_heads, p.tiled);
-  const int chunk = s.past_tokens / 64 + bid_x();
-  const int begin = gpu_max_i(s.past_tokens, chunk * 64), end = gpu_min_i(s.past_tokens + s.num_rows, chunk * 64 + 64);
-  const int n = end - begin;
+  const GdnChunk chunk = gdn_chunk_of(s, bid_z(), bid_x());
+  const int n = chunk.rows;
   if (n <= 0 || s.num_rows <= p.recurrent_rows) return;  // the whole block
-  const u64 row0 = (u64)(s.first_row + begin - s.past_tokens);
+  const u64 row0 = chunk.row0;
   const u64 nv = (u64)p.num_v_heads, nk = (u64)p.num_k_heads, channels = (2 * nk + nv) * D;
   if (t < 64) {
     G[t] = t < n ? p.g[(row0 + (u64)t) * nv + (u64)h] : 0.0f;

@@ -4,8 +4,9 @@
 #pragma once
 
 #include "backend/cuda/kernels/gdn_args.h"
+#include "backend/cuda/kernels/gdn_chunk.h"
 #include "backend/cuda/kernels/gdn_math.h"
-#include "backend/cuda/kernels/gdn_tiles.h"
+#include "backend/cuda/kernels/quads.h"
 
 constexpr int kGdnStep = 32, kGdnPitch = kGdnStep + 4;
 
@@ -45,18 +46,17 @@ DEVICE void gdn_chunk_output(const GdnChunkArgs& p) {
   gpu_wait_inputs();
   const StepSequence s = p.sequences[bid_z()];
   const int t = tid_x(), h = bid_y(), kh = key_head_of(h, p.num_k_heads, p.num_v_heads, p.tiled);
-  const int chunk = s.past_tokens / 64 + bid_x();
-  const int begin = gpu_max_i(s.past_tokens, chunk * 64), end = gpu_min_i(s.past_tokens + s.num_rows, chunk * 64 + 64);
-  const int n = end - begin;
+  const GdnChunk chunk = gdn_chunk_of(s, bid_z(), bid_x());
+  const int n = chunk.rows;
   if (n <= 0 || s.num_rows <= p.recurrent_rows) return;  // the whole block
-  const u64 row0 = (u64)(s.first_row + begin - s.past_tokens);
+  const u64 row0 = chunk.row0;
   const u64 nv = (u64)p.num_v_heads, nk = (u64)p.num_k_heads;
   const int tx = t & 15, ty = t >> 4;
   float y[4][kCols];
   UNROLL for (int i = 0; i < 4; i++) {
     UNROLL for (int c = 0; c < kCols; c++) y[i][c] = 0;
   }
-  const float* before = p.states + ((gdn_first_slot(s, bid_z()) + (u64)bid_x()) * nv + (u64)h) * D * D;
+  const float* before = p.states + (chunk.slot * nv + (u64)h) * D * D;
   NO_UNROLL for (int d0 = 0; d0 < D; d0 += kGdnStep) {
     gdn_multiply<D>(y, left4, right4, p.q + (row0 * nk + (u64)kh) * D, nk * D, d0, n, before, D, D - 1);
   }

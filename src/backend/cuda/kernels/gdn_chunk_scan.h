@@ -12,8 +12,9 @@
 #pragma once
 
 #include "backend/cuda/kernels/gdn_args.h"
+#include "backend/cuda/kernels/gdn_chunk.h"
 #include "backend/cuda/kernels/gdn_math.h"
-#include "backend/cuda/kernels/gdn_tiles.h"
+#include "backend/cuda/kernels/quads.h"
 
 constexpr int kSlice = 16;
 constexpr int kVPitch = 20;  // v' [64][16]
@@ -37,7 +38,7 @@ DEVICE void gdn_chunk_scan(const GdnChunkArgs& p) {
   const int tx = t & 15, ty = t >> 4, row = t >> 2, col = (t & 3) * 4;
 
   const int last_token = s.past_tokens + s.num_rows;
-  u64 slot = gdn_first_slot(s, bid_z());
+  u64 slot = (u64)gdn_slot(s, bid_z(), 0);
   int capture = 0;
   const auto end_of = [&](int begin) { return gpu_min_i(last_token, begin / 64 * 64 + 64); };
   const auto row_of = [&](int begin) { return (u64)(s.first_row + begin - s.past_tokens); };

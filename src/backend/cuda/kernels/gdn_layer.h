@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/gdn_math.h"
 #include "backend/cuda/kernels/layer_input.h"
+#include "backend/cuda/kernels/quads.h"
 
 template <class F, int D>
 struct GdnLayerShared {
@@ -156,14 +157,8 @@ DEVICE void gdn_layer(const GdnLayerArgs& p, u8* memory) {
       kk = gpu_fma(k[i], k[i], kk);
       kq = gpu_fma(k[i], q[i], kq);
       s[i] = *(const F4*)(shared.state + (lane + 32 * i) * S + column);
-      sk.x = gpu_fma(s[i].x, k[i], sk.x);
-      sk.y = gpu_fma(s[i].y, k[i], sk.y);
-      sk.z = gpu_fma(s[i].z, k[i], sk.z);
-      sk.w = gpu_fma(s[i].w, k[i], sk.w);
-      sq.x = gpu_fma(s[i].x, q[i], sq.x);
-      sq.y = gpu_fma(s[i].y, q[i], sq.y);
-      sq.z = gpu_fma(s[i].z, q[i], sq.z);
-      sq.w = gpu_fma(s[i].w, q[i], sq.w);
+      add_scaled(sk, s[i], k[i]);
+      add_scaled(sq, s[i], q[i]);
     }
     const float sum_k = warp_sums(sk.x, sk.y, sk.z, sk.w, lane), sum_q = warp_sums(sq.x, sq.y, sq.z, sq.w, lane);
     const float head_scale = D == 128 ? 0.0883883476f : 0.125f;  // D^-1/2

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/gdn_math.h"
+#include "backend/cuda/kernels/quads.h"
 #include "backend/cuda/kernels/token_args.h"
 #include "backend/cuda/kernels/warp_sums.h"
 
@@ -49,14 +50,8 @@ DEVICE void gdn_token(const GdnTokenArgs& p, GdnTokenShared& shared) {
     qq = gpu_fma(q[i], q[i], qq);
     kk = gpu_fma(k[i], k[i], kk);
     kq = gpu_fma(k[i], q[i], kq);
-    sk.x = gpu_fma(s[i].x, k[i], sk.x);
-    sk.y = gpu_fma(s[i].y, k[i], sk.y);
-    sk.z = gpu_fma(s[i].z, k[i], sk.z);
-    sk.w = gpu_fma(s[i].w, k[i], sk.w);
-    sq.x = gpu_fma(s[i].x, q[i], sq.x);
-    sq.y = gpu_fma(s[i].y, q[i], sq.y);
-    sq.z = gpu_fma(s[i].z, q[i], sq.z);
-    sq.w = gpu_fma(s[i].w, q[i], sq.w);
+    add_scaled(sk, s[i], k[i]);
+    add_scaled(sq, s[i], q[i]);
   }
   gpu_let_next_start();
   // Over the four rows of a warp: lanes with bit 3 end with the sums of q, with bit 4 with the upper pair.

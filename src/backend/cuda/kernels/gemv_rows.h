@@ -10,14 +10,7 @@ constexpr int kGemvRows = GPU_TIER >= 80 ? 4 : 2;  // of a team; 4 need more tha
 /// A row of x in global memory, read through L1.
 struct GlobalX {
   const F4* x;
-  DEVICE_M F4 operator()(int i) const {
-    F4 v;
-    v.x = x[i].x;
-    v.y = x[i].y;
-    v.z = x[i].z;
-    v.w = x[i].w;
-    return v;
-  }
+  DEVICE_M F4 operator()(int i) const { return load_f4((const float*)(x + i)); }
 };
 
 /// Which rows a team takes: teams are numbered through the segments, R rows each (of both weights in turn when paired).

@@ -39,13 +39,7 @@ DEVICE void moe_gemm(float* C, const float* A, const u8* data, u64 elements, con
       const int c = part * 8 + i * 4;
       F4 v = F4{0, 0, 0, 0};
       const int at = scattered ? F::position(k0 / 32, c / 4) : k0 + c;
-      if (at + 3 < k) {
-        const F4* from = (const F4*)(a_row + at);
-        v.x = from->x;
-        v.y = from->y;
-        v.z = from->z;
-        v.w = from->w;
-      }
+      if (at + 3 < k) v = load_f4(a_row + at);
       as[c * kMoePitch + row] = v.x;
       as[(c + 1) * kMoePitch + row] = v.y;
       as[(c + 2) * kMoePitch + row] = v.z;

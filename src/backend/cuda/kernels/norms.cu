@@ -52,30 +52,6 @@ KERNEL(add_rms_norm, 256, float* out, u16* twin, float* residual, const float* d
 // accesses of four values to a thread and stays in registers; what is longer than 4,608 or no multiple of 4 takes 384 threads and passes
 // over memory. 1.7 KB of shared memory, four barriers a row.
 
-/// The sum of v over the block, to every thread. `scratch`: Threads + 32 floats. The next call needs no barrier before it: whoever passed
-/// this one's second barrier has read his partial sums, whoever passes the next one's first barrier has read the last 32.
-template <int Threads>
-DEVICE float row_sum(float v, float* scratch) {
-  const int t = tid_x();
-  scratch[t] = v;
-  gpu_sync();
-  if (t < 32) {
-    UNROLL for (int i = 32; i < Threads; i += 32) v += scratch[t + i];
-    scratch[Threads + t] = v;
-  }
-  gpu_sync();
-  const float* last = scratch + Threads;
-  F4 total = load_f4(last);
-  UNROLL for (int i = 4; i < 32; i += 4) {
-    const F4 next = load_f4(last + i);
-    total.x += next.x;
-    total.y += next.y;
-    total.z += next.z;
-    total.w += next.w;
-  }
-  return (total.x + total.y) + (total.z + total.w);
-}
-
 /// The norm of a row. With `Add`: x += delta + delta_bias comes first.
 template <int Threads, bool Add>
 DEVICE void layer_norm_in_registers(const LayerNormArgs& p, u64 at, float* scratch) {
@@ -113,7 +89,7 @@ DEVICE void layer_norm_in_registers(const LayerNormArgs& p, u64 at, float* scrat
       bias[j] = load_f4(p.bias + first + kStep * j);
     }
   }
-  const float mean = row_sum<Threads>(sum, scratch) * p.inverse_cols;
+  const float mean = block_reduce_again<Threads>(sum, scratch, Sum()) * p.inverse_cols;
   UNROLL for (int j = 0; j < kHeld; j++) {
     F4& v = held[j];
     v.x -= mean;
@@ -123,7 +99,7 @@ DEVICE void layer_norm_in_registers(const LayerNormArgs& p, u64 at, float* scrat
     const float of_quad = gpu_fma(v.w, v.w, gpu_fma(v.z, v.z, gpu_fma(v.y, v.y, v.x * v.x)));
     squares += mine[j] ? of_quad : 0.0f;
   }
-  const float scale = gpu_rsqrt_approx(gpu_fma(row_sum<Threads>(squares, scratch), p.inverse_cols, p.eps));
+  const float scale = gpu_rsqrt_approx(gpu_fma(block_reduce_again<Threads>(squares, scratch, Sum()), p.inverse_cols, p.eps));
   UNROLL for (int j = 0; j < kHeld; j++) {
     const F4 v = held[j], w = weight[j], b = bias[j];
     if (mine[j]) {
@@ -143,9 +119,9 @@ DEVICE void layer_norm_in_passes(const LayerNormArgs& p, u64 at, float* scratch)
   if (Add) each([&](int i) { x[i] += p.delta[at + (u64)i] + p.delta_bias[i]; });
   float sum = 0, squares = 0;
   each([&](int i) { sum += x[i]; });
-  const float mean = row_sum<Threads>(sum, scratch) * p.inverse_cols;
+  const float mean = block_reduce_again<Threads>(sum, scratch, Sum()) * p.inverse_cols;
   each([&](int i) { squares = gpu_fma(x[i] - mean, x[i] - mean, squares); });
-  const float scale = gpu_rsqrt_approx(gpu_fma(row_sum<Threads>(squares, scratch), p.inverse_cols, p.eps));
+  const float scale = gpu_rsqrt_approx(gpu_fma(block_reduce_again<Threads>(squares, scratch, Sum()), p.inverse_cols, p.eps));
   each([&](int i) { to[i] = gpu_fma((x[i] - mean) * scale, p.weight[i], p.bias[i]); });
 }
 template <bool Add>

@@ -1,4 +1,4 @@
-// Four floats as one access of 16 bytes: member by member, or clang splits it (gpu.h).
+// Four floats: one access of 16 bytes (member by member, or clang splits it: gpu.h), and sums of products with them.
 #pragma once
 
 #include "backend/cuda/kernels/gpu.h"
@@ -18,4 +18,18 @@ DEVICE void store_f4(float* p, F4 v) {
   q->y = v.y;
   q->z = v.z;
   q->w = v.w;
+}
+/// sum + the products of the members of a and b, in order.
+DEVICE float dot4(F4 a, F4 b, float sum) {
+  sum = gpu_fma(a.x, b.x, sum);
+  sum = gpu_fma(a.y, b.y, sum);
+  sum = gpu_fma(a.z, b.z, sum);
+  return gpu_fma(a.w, b.w, sum);
+}
+/// sum += v * scale.
+DEVICE void add_scaled(F4& sum, F4 v, float scale) {
+  sum.x = gpu_fma(v.x, scale, sum.x);
+  sum.y = gpu_fma(v.y, scale, sum.y);
+  sum.z = gpu_fma(v.z, scale, sum.z);
+  sum.w = gpu_fma(v.w, scale, sum.w);
 }

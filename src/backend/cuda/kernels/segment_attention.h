@@ -41,18 +41,6 @@ DEVICE void load_head_rows(float* to, const float* from, const float* bias, int 
   }
 }
 
-DEVICE float dot4(F4 a, F4 b, float sum) {
-  sum = gpu_fma(a.x, b.x, sum);
-  sum = gpu_fma(a.y, b.y, sum);
-  sum = gpu_fma(a.z, b.z, sum);
-  return gpu_fma(a.w, b.w, sum);
-}
-DEVICE void add_scaled(F4& sum, float scale, F4 v) {
-  sum.x = gpu_fma(scale, v.x, sum.x);
-  sum.y = gpu_fma(scale, v.y, sum.y);
-  sum.z = gpu_fma(scale, v.z, sum.z);
-  sum.w = gpu_fma(scale, v.w, sum.w);
-}
 /// Two or four floats in one access.
 DEVICE void load_together(float (&to)[4], const float* from) {
   const F4 v = load_f4(from);
@@ -150,7 +138,7 @@ DEVICE void segment_attention(const SegmentAttentionArgs& p) {
           const float* value = values + key * kPitch;
           UNROLL for (int i = 0; i < kQuads; i++) {
             const F4 v = load_f4(value + 32 * i + 4 * lane);
-            UNROLL for (int j = 0; j < Rows; j++) add_scaled(acc[j][i], weight[j], v);
+            UNROLL for (int j = 0; j < Rows; j++) add_scaled(acc[j][i], v, weight[j]);
           }
           UNROLL for (int i = 0; i < kSingles; i++) {
             const float v = value[32 * kQuads + kLanes * i + lane];

@@ -10,7 +10,7 @@
 // where x(i) gives the activations 4i .. 4i + 3.
 #pragma once
 
-#include "backend/cuda/kernels/gpu.h"
+#include "backend/cuda/kernels/quads.h"
 
 struct WeightView {
   const u8* data;
@@ -18,12 +18,6 @@ struct WeightView {
 };
 
 DEVICE F4 scaled(F4 v, float s) { return F4{v.x * s, v.y * s, v.z * s, v.w * s}; }
-DEVICE float dot4(F4 w, F4 x, float acc) {
-  acc = gpu_fma(w.x, x.x, acc);
-  acc = gpu_fma(w.y, x.y, acc);
-  acc = gpu_fma(w.z, x.z, acc);
-  return gpu_fma(w.w, x.w, acc);
-}
 DEVICE float sum4(F4 x) { return (x.x + x.y) + (x.z + x.w); }
 /// Four unsigned bytes as floats, minus `bias` (2^23 + offset).
 DEVICE F4 bytes_to_f4(u32 w, float bias) {

@@ -4,20 +4,11 @@
 // row / 128), min(rows, 65535)), rows beyond the grid in a stride loop. No shared memory.
 #pragma once
 
+#include "backend/cuda/kernels/bf16_twin.h"
 #include "backend/cuda/kernels/weight_formats.h"
 
-DEVICE void store4(float* p, F4 v) {
-  F4* o = (F4*)p;
-  o->x = v.x;
-  o->y = v.y;
-  o->z = v.z;
-  o->w = v.w;
-}
-DEVICE void store4(u16* p, F4 v) {
-  U2* o = (U2*)p;
-  o->x = f32x2_to_bf16x2(v.x, v.y);
-  o->y = f32x2_to_bf16x2(v.z, v.w);
-}
+DEVICE void store4(float* p, F4 v) { store_f4(p, v); }
+DEVICE void store4(u16* p, F4 v) { store_twin(p, v); }
 
 template <class F, class Out>
 DEVICE void weight_rows(Out* out, const u8* data, u64 elements, const int* ids, int first_row, int rows, int cols) {
